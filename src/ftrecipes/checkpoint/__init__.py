@@ -1,0 +1,1 @@
+"""What is saved, how it is published, and the proof that it is what was trained."""

@@ -1,0 +1,1 @@
+"""Settings: sections, parsing, checks and help. Standard library and PyYAML only."""

@@ -1,0 +1,1 @@
+"""Rows become tokens and labels, and tokens become micro-batches."""

@@ -1,0 +1,1 @@
+"""Metrics, memory and throughput of a run."""

@@ -1,0 +1,1 @@
+"""Ranks, device, seed and the log."""

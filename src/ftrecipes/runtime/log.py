@@ -1,0 +1,38 @@
+"""The run's log: rank 0 writes to standard error, the other ranks keep quiet.
+
+The ladder: nothing for what is right, `info` for what one may want to know, `warning` for what the
+user should act on, `error` for what ended the run.
+"""
+
+import logging
+import os
+import sys
+
+_logger = logging.getLogger("ftrecipes")
+
+
+def start() -> None:
+    """Send the log of rank 0 to standard error; call once, at the start of a command."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+    logging.addLevelName(logging.INFO, "info")
+    logging.addLevelName(logging.WARNING, "warning")
+    logging.addLevelName(logging.ERROR, "error")
+    _logger.handlers[:] = [handler]
+    _logger.propagate = False
+    _logger.setLevel(logging.INFO if os.environ.get("RANK", "0") == "0" else logging.CRITICAL)
+
+
+def info(message: str) -> None:
+    """Something one may want to know."""
+    _logger.info(message)
+
+
+def warning(message: str) -> None:
+    """Something the user should act on; the message says how."""
+    _logger.warning(message)
+
+
+def error(message: str) -> None:
+    """What ended the run."""
+    _logger.error(message)

@@ -1,0 +1,1 @@
+"""One step, the loop and evaluation."""
