@@ -30,7 +30,7 @@ def start_world(device: str) -> World:
     )
     if size > 1:
         raise ConfigError(
-            f"{size} processes were started, and each would train alone and write the same folder.\n"
+            f"{size} processes were started; each would train alone and write the same folder.\n"
             "  expected: one process; training on several (--enable_fsdp) is not yet supported\n"
             "  do: start with `--nproc_per_node 1`, or without torchrun"
         )
