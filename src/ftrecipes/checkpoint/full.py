@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from ftrecipes.checkpoint.verify import compare
 
@@ -22,6 +22,6 @@ def verify_full(model: PreTrainedModel, folder: Path) -> None:
     (experts) when it writes. Needs the memory of one more copy of the model. Raises CheckpointError
     naming the first differences.
     """
-    loaded = AutoModelForCausalLM.from_pretrained(str(folder), dtype=model.dtype)
+    loaded = type(model).from_pretrained(str(folder), dtype=model.dtype)
     live = model.state_dict()
     compare(loaded.state_dict(), trained=live, known=live)
