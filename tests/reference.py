@@ -62,7 +62,7 @@ def backward_step(model: torch.nn.Module, rows: Sequence[Row]) -> float:
 
 
 def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Copies of all gradients by parameter name; a trainable parameter without one counts as zero."""
+    """Copies of all gradients by parameter name; zeros where a trainable one has none."""
     return {
         name: torch.zeros_like(p) if p.grad is None else p.grad.clone()
         for name, p in model.named_parameters()
