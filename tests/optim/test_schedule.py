@@ -1,4 +1,4 @@
-"""Learning rate and step counts against torch's and transformers' schedulers and hand-made values."""
+"""Rates and step counts against the schedulers of transformers and values made by hand."""
 
 from dataclasses import replace
 

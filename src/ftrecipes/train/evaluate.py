@@ -1,0 +1,110 @@
+"""Evaluation: sum of token losses / counted labels over a split, each row once."""
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from ftrecipes.config.errors import DataError
+from ftrecipes.data.loader import Loader
+from ftrecipes.train.step import BatchLoss
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Loss of a split; `rows` < `total_rows` when `max_eval_step` cut it."""
+
+    loss: float
+    perplexity: float
+    num_tokens: int
+    positions: int
+    rows: int
+    total_rows: int
+    seconds: float
+
+
+def evaluate(batch_loss: BatchLoss, loader: Loader, *, max_eval_step: int = 0) -> Evaluation:
+    """Mean token loss over the rows of `loader`, without dropout; the model's mode is put back.
+
+    `max_eval_step` > 0 takes that many micro-batches, spread evenly over the split, because its
+    fixed order may go by length. Nothing but sums is kept from one micro-batch to the next.
+    Raises DataError when no label counts.
+    """
+    began = time.perf_counter()
+    plan = loader.evaluation_plan()
+    taken = _spread(plan, max_eval_step) if 0 < max_eval_step < len(plan) else plan
+    loss_sum = _CompensatedSum(batch_loss.device)
+    num_tokens = positions = 0
+    with evaluation_mode(batch_loss.model), torch.no_grad():
+        for row_ids in taken:
+            batch = loader.micro_batch(row_ids)
+            if batch.num_tokens:
+                loss_sum.add(batch_loss.loss_sum(batch))
+            num_tokens += batch.num_tokens
+            positions += sum(batch.lengths)
+    if num_tokens == 0:
+        raise DataError(
+            "No label of the validation rows counts, so there is no evaluation loss.\n"
+            f"  got: {sum(map(len, taken))} rows without an answer to learn\n"
+            "  do: raise --context_length or --max_eval_step, mend the validation rows, or use "
+            "--run_validation False"
+        )
+    loss = loss_sum.item() / num_tokens
+    return Evaluation(
+        loss=loss,
+        perplexity=perplexity(loss),
+        num_tokens=num_tokens,
+        positions=positions,
+        rows=sum(map(len, taken)),
+        total_rows=sum(map(len, plan)),
+        seconds=time.perf_counter() - began,
+    )
+
+
+def perplexity(loss: float) -> float:
+    """exp(loss); inf where that overflows a double (above 709.78)."""
+    try:
+        return math.exp(loss)
+    except OverflowError:
+        return math.inf
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Dropout off inside, and the mode of every module as it was after it."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def _spread(plan: list[tuple[int, ...]], count: int) -> list[tuple[int, ...]]:
+    return [plan[index * len(plan) // count] for index in range(count)]
+
+
+class _CompensatedSum:
+    """Running float32 sum on the device, exact to about one rounding (Kahan 1965).
+
+    float64 is missing on some accelerators, and reading each term would make the host wait for
+    the device once a micro-batch.
+    """
+
+    def __init__(self, device: torch.device):
+        self._total = torch.zeros((), dtype=torch.float32, device=device)
+        self._lost = torch.zeros((), dtype=torch.float32, device=device)
+
+    def add(self, term: torch.Tensor) -> None:
+        term = term - self._lost
+        total = self._total + term
+        self._lost.copy_((total - self._total) - term)
+        self._total.copy_(total)
+
+    def item(self) -> float:
+        return self._total.item()

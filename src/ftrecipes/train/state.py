@@ -1,0 +1,52 @@
+"""What must survive a restart, and nothing else."""
+
+from dataclasses import asdict, dataclass, fields
+from typing import Self
+
+
+@dataclass
+class TrainState:
+    """Place and counts of a run; plain numbers, so that it goes into any file.
+
+    The learning rate and the rows of a step are not in it: both are pure functions of the place.
+    """
+
+    epoch: int = 0
+    """Epochs finished."""
+    step_in_epoch: int = 0
+    """Optimizer steps finished in the epoch that runs."""
+    step: int = 0
+    """Optimizer steps finished in all, those without an update counted."""
+    updates: int = 0
+    """Steps that changed the weights."""
+    tokens: int = 0
+    """Labels that counted so far."""
+    positions: int = 0
+    """Positions processed so far, whether their label counted or not."""
+    epoch_loss_sum: float = 0.0
+    """Sum of the token losses of the epoch that runs."""
+    epoch_tokens: int = 0
+    """Counted labels of the epoch that runs."""
+    train_seconds: float = 0.0
+    """Time spent in steps; evaluations are not in it."""
+    first_eval_loss: float | None = None
+    """Evaluation loss before the first step."""
+    last_eval_loss: float | None = None
+    """Newest evaluation loss."""
+    last_eval_step: int | None = None
+    """Step it was taken after."""
+    best_eval_loss: float | None = None
+    """Lowest finite evaluation loss so far."""
+    best_eval_step: int | None = None
+    """Step it was taken after."""
+
+    def to_dict(self) -> dict[str, int | float | None]:
+        """All fields by name."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, int | float | None]) -> Self:
+        """The state that `to_dict` came from; an assertion fails on missing or unknown fields."""
+        expected = {field.name for field in fields(cls)}
+        assert set(values) == expected, f"TrainState wants {expected}, got {set(values)}"
+        return cls(**values)

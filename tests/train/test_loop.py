@@ -1,0 +1,318 @@
+"""The loop: what it trains, when it evaluates, where it stops, what it writes."""
+
+import copy
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from ftrecipes.config.errors import TrainingError
+from ftrecipes.config.schema import TrainConfig
+from ftrecipes.optim.optimizer import build_optimizer
+from ftrecipes.optim.schedule import build_schedule, count_steps
+from ftrecipes.report.recorder import Recorder
+from ftrecipes.train.loop import Training, train
+from ftrecipes.train.state import TrainState
+from ftrecipes.train.step import build_batch_loss, build_updater
+from tests import reference
+from tests.train.toy import (
+    CPU,
+    FLOAT32,
+    VOCABULARY,
+    Bigram,
+    ToyLoader,
+    ToyRoute,
+    plan_of,
+    random_rows,
+)
+
+VALIDATION = random_rows([3, 9, 5], seed=1)
+
+
+class Run:
+    """A training in a folder, and the lines it wrote."""
+
+    def __init__(self, folder, *, loader, model=None, validation=VALIDATION, **settings):
+        self.path = folder / "metrics.jsonl"
+        self.model = model or Bigram()
+        self.config = replace(TrainConfig(), **{"lr": 0.05, "num_epochs": 1} | settings)
+        self.optimizer = build_optimizer(self.model.named_parameters(), self.config)
+        steps = count_steps(
+            loader.steps_per_epoch,
+            num_epochs=self.config.num_epochs,
+            max_train_step=self.config.max_train_step,
+        )
+        self.schedule = build_schedule(self.config, steps)
+        self.state = TrainState()
+        self.loader = loader
+        self.val_loader = validation and ToyLoader(validation, plan=[])
+        self.settings = {"config": self.config, "precision": FLOAT32, "device": CPU}
+
+    def train(self):
+        with Recorder(
+            self.path, rank=0, device=CPU, total_steps=self.schedule.total_steps
+        ) as recorder:
+            training = Training(
+                batch_loss=build_batch_loss(self.model, ToyRoute(), precision=FLOAT32, device=CPU),
+                updater=build_updater(self.optimizer, **self.settings),
+                schedule=self.schedule,
+                config=self.config,
+                loader=self.loader,
+                sources=[f"row {row}" for row in range(1000)],
+                val_loader=self.val_loader,
+                recorder=recorder,
+                state=self.state,
+            )
+            return train(training)
+
+    def lines(self, kind=None):
+        lines = [json.loads(line) for line in self.path.read_text().splitlines()]
+        return [line for line in lines if kind in (None, line["kind"])]
+
+    def column(self, kind, name):
+        return [line[name] for line in self.lines(kind)]
+
+
+def weights(model):
+    return {name: value.detach().clone() for name, value in model.named_parameters()}
+
+
+def test_whole_run_equals_the_row_by_row_reference(tmp_path):
+    # 7 micro-batches of 2 rows and an accumulation of 4: windows of 4 and 3 in each epoch.
+    rows = random_rows([2, 30, 5, 0, 8, 1, 17, 4, 9, 12, 3, 6, 25, 2])
+    plan = plan_of(14, batch_size=2, accumulation=4, num_epochs=3)
+    run = Run(
+        tmp_path,
+        loader=ToyLoader(rows, plan),
+        num_epochs=3,
+        weight_decay=0.1,
+        gradient_clipping_threshold=0.5,
+        warmup_steps=2,
+    )
+    model_ref = copy.deepcopy(run.model)
+    result = run.train()
+    cosine = [0.5 * (1 + math.cos(math.pi * done / 4)) for done in range(4)]
+    rates = [0.05 * factor for factor in [1 / 3, 2 / 3, *cosine]]
+    before = reference.evaluate(Bigram(), VALIDATION)
+    losses = reference.train(
+        model_ref,
+        [[rows[row] for batch in step for row in batch] for epoch in plan for step in epoch],
+        lr=rates.__getitem__,
+        weight_decay=0.1,
+        max_norm=0.5,
+    )
+    # float32, 6 updates: sums in another order.
+    assert run.column("step", "loss") == pytest.approx(losses, abs=1e-5)
+    assert run.column("step", "lr") == pytest.approx(rates, rel=1e-9)
+    torch.testing.assert_close(weights(run.model), weights(model_ref), rtol=1e-4, atol=1e-5)
+    assert result.eval_loss_before == pytest.approx(before, abs=1e-6)
+    after = reference.evaluate(model_ref, VALIDATION)
+    assert result.eval_loss_after == pytest.approx(after, abs=1e-5)
+    assert (result.steps, result.updates, result.tokens) == (6, 6, 3 * 124)
+    assert result.positions == 3 * (124 + 28)
+
+
+def test_windows_never_reach_over_an_epoch(tmp_path):
+    loader = ToyLoader(random_rows([4] * 7), plan_of(7, batch_size=1, accumulation=4, num_epochs=2))
+    run = Run(tmp_path, loader=loader, num_epochs=2)
+    run.train()
+    assert run.column("step", "rows") == [4, 3, 4, 3]
+    assert run.column("step", "epoch") == [1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("accumulation", [1, 4])
+def test_step_scheduler_follows_epochs_whatever_the_accumulation(tmp_path, accumulation):
+    loader = ToyLoader(
+        random_rows([4] * 8),
+        plan_of(8, batch_size=1, accumulation=accumulation, num_epochs=2),
+    )
+    run = Run(tmp_path, loader=loader, num_epochs=2, scheduler="step", gamma=0.5, lr=0.1)
+    run.train()
+    steps = 8 // accumulation
+    assert run.column("step", "lr") == pytest.approx([0.1] * steps + [0.05] * steps)
+
+
+@pytest.mark.parametrize(
+    ("max_train_step", "steps", "epochs"),
+    [(0, 8, [1, 2]), (1, 1, [1]), (4, 4, [1]), (5, 5, [1, 2]), (8, 8, [1, 2]), (50, 8, [1, 2])],
+)
+def test_max_train_step_stops_cleanly(tmp_path, max_train_step, steps, epochs):
+    loader = ToyLoader(random_rows([4] * 4), plan_of(4, batch_size=1, accumulation=1, num_epochs=2))
+    run = Run(tmp_path, loader=loader, num_epochs=2, max_train_step=max_train_step)
+    result = run.train()
+    assert result.steps == result.updates == steps
+    assert run.column("step", "step") == list(range(1, steps + 1))
+    assert run.column("epoch", "epoch") == epochs
+    assert run.column("evaluation", "step")[-1] == steps
+    whole = [4 * epoch for epoch in (1, 2) if 4 * epoch <= steps]
+    assert run.state.epoch == len(whole)
+    assert run.state.step_in_epoch == steps - sum(whole[-1:])
+
+
+def test_max_train_step_counts_optimizer_steps_not_micro_batches(tmp_path):
+    loader = ToyLoader(random_rows([4] * 16), plan_of(16, batch_size=1, accumulation=4))
+    run = Run(tmp_path, loader=loader, max_train_step=2)
+    assert run.train().updates == 2
+    assert run.column("step", "rows") == [4, 4]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, [0, 3, 6]),
+        ({"eval_every_steps": 2}, [0, 2, 4, 6]),
+        ({"eval_every_steps": 3}, [0, 3, 6]),
+        ({"eval_every_steps": 4}, [0, 4, 6]),
+        ({"eval_every_steps": 100}, [0, 6]),
+        ({"max_train_step": 5}, [0, 3, 5]),
+        ({"max_train_step": 3}, [0, 3]),
+    ],
+)
+def test_evaluations_come_as_asked_and_never_twice_after_a_step(tmp_path, settings, expected):
+    loader = ToyLoader(random_rows([4] * 3), plan_of(3, batch_size=1, accumulation=1, num_epochs=2))
+    run = Run(tmp_path, loader=loader, num_epochs=2, **settings)
+    result = run.train()
+    assert run.column("evaluation", "step") == expected
+    losses = run.column("evaluation", "loss")
+    assert result.eval_loss_before == losses[0]
+    assert result.eval_loss_after == losses[-1]
+    assert result.best_eval_loss == min(losses)
+    assert result.best_eval_step == expected[losses.index(min(losses))]
+
+
+def test_without_a_validation_split_nothing_is_evaluated(tmp_path):
+    loader = ToyLoader(random_rows([4] * 3), plan_of(3, batch_size=2, accumulation=1))
+    run = Run(tmp_path, loader=loader, validation=None)
+    result = run.train()
+    assert run.lines("evaluation") == []
+    assert (result.eval_loss_before, result.eval_loss_after, result.steps) == (None, None, 2)
+
+
+def dropout_run(folder, **settings):
+    folder.mkdir()
+    loader = ToyLoader(random_rows([9] * 6), plan_of(6, batch_size=2, accumulation=1, num_epochs=2))
+    run = Run(folder, loader=loader, model=Bigram(dropout=0.3), num_epochs=2, **settings)
+    torch.manual_seed(7)
+    run.train()
+    return run.column("step", "loss")
+
+
+def test_dropout_repeats_with_the_seed_and_evaluation_does_not_move_it(tmp_path):
+    straight = dropout_run(tmp_path / "a")
+    assert dropout_run(tmp_path / "b") == straight
+    assert dropout_run(tmp_path / "c", eval_every_steps=1) == straight
+    assert dropout_run(tmp_path / "d", validation=None) == straight
+
+
+class Interrupted(ToyLoader):
+    """Raises what Ctrl-C raises while the rows of the given step are fetched."""
+
+    calls_left = 7
+
+    def micro_batch(self, row_ids):
+        self.calls_left -= 1
+        if self.calls_left == 0:
+            raise KeyboardInterrupt
+        return super().micro_batch(row_ids)
+
+
+def test_interrupted_run_goes_on_from_its_state_with_the_same_bits(tmp_path):
+    rows = random_rows([9] * 8)
+    plan = plan_of(8, batch_size=2, accumulation=1, num_epochs=3)
+    straight = Run(tmp_path, loader=ToyLoader(rows, plan), num_epochs=3, validation=None)
+    straight.train()
+    losses, epoch_losses = straight.column("step", "loss"), straight.column("epoch", "loss")
+
+    broken = Run(tmp_path, loader=Interrupted(rows, plan), num_epochs=3, validation=None)
+    with pytest.raises(KeyboardInterrupt):
+        broken.train()
+    assert (broken.state.step, broken.state.epoch, broken.state.step_in_epoch) == (6, 1, 2)
+    assert broken.lines()[-1]["reason"].startswith("KeyboardInterrupt")
+    first = broken.column("step", "loss")
+    # The state goes through JSON, as it would through a file.
+    broken.state = TrainState.from_dict(json.loads(json.dumps(broken.state.to_dict())))
+    broken.train()
+    assert first + broken.column("step", "loss") == losses
+    torch.testing.assert_close(weights(broken.model), weights(straight.model), rtol=0, atol=0)
+    assert broken.column("epoch", "loss") == epoch_losses[1:]
+
+
+def test_step_without_labels_is_written_as_null_and_counted(tmp_path, caplog):
+    loader = ToyLoader(random_rows([5, 0, 6]), plan_of(3, batch_size=1, accumulation=1))
+    with caplog.at_level("WARNING", logger="ftrecipes"):
+        run = Run(tmp_path, loader=loader)
+        result = run.train()
+    assert (result.steps, result.updates) == (3, 2)
+    line = run.lines("step")[1]
+    assert (line["loss"], line["grad_norm"], line["num_tokens"]) == (None, None, 0)
+    assert "labels" in line["note"]
+    assert "step 2: no update" in caplog.text
+
+
+def test_run_that_changed_no_weight_is_told(tmp_path, caplog):
+    loader = ToyLoader(random_rows([0, 0]), plan_of(2, batch_size=1, accumulation=1))
+    with caplog.at_level("WARNING", logger="ftrecipes"):
+        assert Run(tmp_path, loader=loader).train().updates == 0
+    assert "None of the 2 steps changed the weights" in caplog.text
+
+
+def test_loss_that_is_not_finite_ends_the_run_and_the_file_says_why(tmp_path):
+    rows = random_rows([5, 5, 5])
+    rows[2][0][0] = VOCABULARY
+    rows[2][1][1] = rows[2][0][1]
+    model = Bigram(vocab_size=VOCABULARY + 1)
+    with torch.no_grad():
+        model.embedding.weight[VOCABULARY] = math.inf
+        model.embedding.weight[VOCABULARY, 0] = math.nan
+    loader = ToyLoader(rows, plan_of(3, batch_size=1, accumulation=1))
+    run = Run(tmp_path, loader=loader, model=model)
+    with pytest.raises(TrainingError, match="Step 3: the loss is not finite"):
+        run.train()
+    assert run.state.step == 2
+    last = run.lines()[-1]
+    assert last["kind"] == "stopped"
+    assert "row 2" in last["reason"]
+
+
+def test_evaluation_that_is_not_finite_is_told_and_never_the_best(tmp_path, caplog):
+    validation = [([0, VOCABULARY, 1], [-100, VOCABULARY, 1])]
+    model = Bigram(vocab_size=VOCABULARY + 1)
+    with torch.no_grad():
+        model.embedding.weight[VOCABULARY] = math.nan
+    loader = ToyLoader(random_rows([5]), plan_of(1, batch_size=1, accumulation=1))
+    run = Run(tmp_path, loader=loader, model=model, validation=validation)
+    with caplog.at_level("WARNING", logger="ftrecipes"):
+        result = run.train()
+    assert result.best_eval_loss is None
+    assert math.isnan(result.eval_loss_after)
+    line = run.lines("evaluation")[0]
+    assert (line["loss"], line["loss_text"]) == (None, "nan")
+    assert "evaluation loss after step 0 is nan" in caplog.text
+
+
+def test_lines_hold_what_a_person_looks_for(tmp_path, caplog):
+    loader = ToyLoader(random_rows([5, 6]), plan_of(2, batch_size=2, accumulation=1))
+    run = Run(tmp_path, loader=loader)
+    with caplog.at_level("INFO", logger="ftrecipes"):
+        run.train()
+    assert [line["kind"] for line in run.lines()] == [
+        "evaluation",
+        "step",
+        "evaluation",
+        "epoch",
+        "end",
+    ]
+    step = run.lines("step")[0]
+    assert (step["step"], step["epoch"], step["rows"]) == (1, 1, 2)
+    assert (step["num_tokens"], step["positions"]) == (11, 15)
+    assert step["tokens_per_second"] == pytest.approx(11 / step["seconds"])
+    assert step["positions_per_second"] == pytest.approx(15 / step["seconds"])
+    epoch = run.lines("epoch")[0]
+    assert epoch["loss"] == pytest.approx(step["loss"])
+    assert 10 * 2**20 < epoch["host_rss_bytes"] <= epoch["host_peak_rss_bytes"] < 2**40
+    assert not [name for name in epoch if name.startswith("device_")]
+    assert "pre-clip norm" in caplog.text
+    assert "host peak" in caplog.text
+    assert "GiB" in caplog.text
