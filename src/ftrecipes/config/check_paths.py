@@ -1,0 +1,149 @@
+"""Files and folders that settings name, checked before anything heavy is imported."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from ftrecipes.config.faults import Fault
+from ftrecipes.config.names import close
+from ftrecipes.config.schema import GenerateConfig, RunConfig
+
+DATA_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
+WEIGHTS = (
+    "adapter_model*.safetensors",
+    "adapter_model.bin",
+    "model*.safetensors",
+    "pytorch_model*.bin",
+)
+RESULTS = (*WEIGHTS, "metrics.jsonl", "checkpoint-*")
+
+
+def check_paths(config: RunConfig | GenerateConfig) -> list[Fault]:
+    """Faults of the paths in `config`: missing, of the wrong kind, or in the way."""
+    if isinstance(config, GenerateConfig):
+        return [*_model("model_name", config.model_name), *_adapter(config.adapter)]
+    train = config.train
+    return [
+        *_model("model_name", train.model_name),
+        *_model("tokenizer_name", train.tokenizer_name),
+        *_training_data(config),
+        *_data_file("data.val_file", config.data.val_file),
+        *_custom_file(config),
+        *_output(config),
+    ]
+
+
+def looks_like_path(text: str, suffixes: tuple[str, ...]) -> bool:
+    """Whether `text` can not be a hub id (`name` or `owner/name`) and must be a path."""
+    return (
+        text.startswith(("/", "./", "../", "~"))
+        or text in (".", "..")
+        or text.endswith(("/", *suffixes))
+        or text.count("/") > 1
+    )
+
+
+def _model(name: str, value: str | None) -> Iterator[Fault]:
+    if value and looks_like_path(value, (".gguf",)) and not Path(value).exists():
+        yield _absent(name, value, "a hub id, or a folder or .gguf file that exists")
+
+
+def _adapter(value: str | None) -> Iterator[Fault]:
+    if value is None:
+        return
+    if not Path(value).is_dir():
+        yield _absent("adapter", value, "a folder")
+    elif not (Path(value) / "adapter_config.json").is_file():
+        yield Fault(
+            f"--adapter {value}: this folder holds no adapter",
+            expected="adapter_config.json in it",
+            flags=("adapter",),
+        )
+
+
+def _training_data(config: RunConfig) -> Iterator[Fault]:
+    dataset = config.train.dataset
+    if looks_like_path(dataset, DATA_SUFFIXES) or Path(dataset).is_file():
+        yield from _data_file("dataset", dataset)
+
+
+def _data_file(name: str, value: str | None) -> Iterator[Fault]:
+    if value is None:
+        return
+    kinds = ", ".join(DATA_SUFFIXES)
+    if not Path(value).exists():
+        yield _absent(name, value, f"a file of one of the kinds {kinds}")
+    elif Path(value).is_dir():
+        near = sorted(path.name for path in Path(value).iterdir() if path.suffix in DATA_SUFFIXES)
+        yield Fault(
+            f"--{name} {value}: a folder, and folders are not yet read",
+            expected=f"a file of one of the kinds {kinds}",
+            do=f"name one file: {', '.join(near[:5])}" if near else "",
+            flags=(name,),
+        )
+    elif not value.endswith(DATA_SUFFIXES):
+        got = Path(value).suffix or "no suffix"
+        what = f"--{name} {value}: not a kind of file that is read"
+        yield Fault(what, got=got, expected=f"one of {kinds}", flags=(name,))
+
+
+def _custom_file(config: RunConfig) -> Iterator[Fault]:
+    value = config.custom_dataset.file
+    if value is None:
+        return
+    name = "custom_dataset.file"
+    path, colon, function = value.rpartition(":")
+    path = path if colon else value
+    if not path.endswith(".py") or (colon and not function.isidentifier()):
+        what = f"--{name} {value}: not a Python file"
+        yield Fault(what, expected="file.py or file.py:function", flags=(name,))
+    elif not Path(path).is_file():
+        yield _absent(name, path, "a Python file")
+
+
+def _output(config: RunConfig) -> Iterator[Fault]:
+    value = config.train.output_dir
+    if not value:
+        return
+    folder, label = Path(value), f"--output_dir {value}"
+    parent = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    flags = ("output_dir",)
+    if not parent.is_dir():
+        expected = "a folder, or a name for a new one"
+        yield Fault(f"{label}: {parent} is a file", expected=expected, flags=flags)
+    elif not os.access(parent, os.W_OK | os.X_OK):
+        do = "choose another folder"
+        yield Fault(f"{label}: {parent} can not be written to", do=do, flags=flags)
+    elif _same(folder, Path(config.train.model_name)):
+        do = "choose another folder"
+        what = f"{label}: this is the folder of --model_name"
+        yield Fault(what, do=do, flags=(*flags, "model_name"))
+    elif not config.train.overwrite_output_dir:
+        found = sorted({path.name for name in RESULTS for path in folder.glob(name) if _full(path)})
+        if found:
+            yield Fault(
+                f"{label}: holds an earlier result",
+                got=", ".join(found[:5]),
+                do="choose another folder, or replace it with --overwrite_output_dir",
+                flags=(*flags, "overwrite_output_dir"),
+            )
+
+
+def _same(folder: Path, other: Path) -> bool:
+    return folder.is_dir() and other.is_dir() and other.samefile(folder) and other != Path()
+
+
+def _full(path: Path) -> bool:
+    return path.is_dir() or path.stat().st_size > 0
+
+
+def _absent(name: str, value: str, expected: str) -> Fault:
+    """A path that does not exist, with the most alike name in its folder."""
+    folder = Path(value).absolute().parent
+    do = ""
+    if folder.is_dir():
+        near = close(Path(value).name, [path.name for path in folder.iterdir()])
+        do = f"did you mean {Path(value).parent / near}?" if near else ""
+    else:
+        do = f"there is no folder {folder} either"
+    return Fault(f"--{name} {value}: does not exist", expected=expected, do=do, flags=(name,))

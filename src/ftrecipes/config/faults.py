@@ -1,0 +1,32 @@
+"""One mistake in the settings, told so that the person can mend it."""
+
+import json
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong, what was found, what was expected, what to do; empty parts are left out.
+
+    `flags` are the canonical flags it speaks about: a check that reads a flag with a fault would
+    only repeat it, and is left out.
+    """
+
+    what: str
+    got: str = ""
+    expected: str = ""
+    do: str = ""
+    flags: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The message, one line a part."""
+        parts = (("got", self.got), ("expected", self.expected), ("do", self.do))
+        return self.what + "".join(f"\n  {name}: {part}" for name, part in parts if part)
+
+
+def shown(value: object) -> str:
+    """A value as the person gave it: text without quotes unless they are needed to see it."""
+    if not isinstance(value, str):
+        return repr(value)
+    return value if value and value == value.strip() else json.dumps(value)

@@ -1,0 +1,50 @@
+"""Names and values whose implementation comes later; until then they are refused with "not yet".
+
+A row goes when its feature comes.
+"""
+
+from ftrecipes.config.legacy import Fate
+
+LATER_SECTIONS = {
+    "activation_checkpointing": "recomputing activations to save memory",
+    "fsdp": "training on several processes",
+    "resume": "going on from a checkpoint",
+    "saving": "checkpoints during training",
+    "tracking": "wandb and TensorBoard",
+}
+# name -> what it is for, and the value that asks for nothing
+LATER_FLAGS = {
+    "compile": ("compiled blocks", "false"),
+    "data.columns": ("other column names", ""),
+    "data.format": ("naming the row format instead of detecting it", ""),
+    "data.on_bad_row": ("skipping bad rows instead of stopping", "error"),
+    "data.train_file": ("files for the named data sets; a file goes to --dataset", ""),
+    "data.val_fraction": ("cutting a validation part off the training rows", "0"),
+    "early_stopping_patience": ("early stopping", "0"),
+    "on_nonfinite": ("going on after a loss that is not finite", "stop"),
+    "schedule_steps": ("a schedule longer than the run", ""),
+    "time_limit_minutes": ("stopping before a time limit", ""),
+}
+LATER_VALUES = {
+    "optimizer": ("anyprecision", "adamw_8bit", "paged_adamw_8bit"),
+    "peft_method": ("prefix", "prompt", "ia3", "llama_adapter"),
+    "data.truncation": ("left", "split"),
+    "lora.init_lora_weights": ("pissa", "olora", "eva", "corda", "loftq"),
+}
+LATER_DATASETS = {
+    "alpaca_dataset": "tatsu-lab/alpaca",
+    "grammar_dataset": None,
+    "llamaguard_toxicchat_dataset": None,
+    "samsum_dataset": "knkarthick/samsum",
+}
+
+
+def later_fate(name: str) -> Fate | None:
+    """The fate of a flag of ours that is planned; None when it is not."""
+    section = name.partition(".")[0]
+    if name in LATER_FLAGS:
+        why, neutral = LATER_FLAGS[name]
+        return Fate("later", "", why=why, neutral=neutral)
+    if section in LATER_SECTIONS:
+        return Fate("later", "", why=LATER_SECTIONS[section])
+    return None

@@ -1,0 +1,198 @@
+"""Every flag of llama-recipes / llama-cookbook (October 2025) and what becomes of it here.
+
+One table, which the parser obeys and docs/from-llama-recipes.md prints. A flag of a section was
+accepted there without its prefix too; here as well, where that is not ambiguous.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+from ftrecipes.config.values import FALSE_WORDS, NONE_WORDS
+
+SECTION_ALIASES = {"lora_config": "lora", "quantization_config": "quantization"}
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What becomes of one flag.
+
+    `default` is the predecessor's, as text. `to` is the flag that takes the value now (same,
+    renamed). `why` explains. `neutral` is the value that asks for nothing (ignored, refused,
+    later): it is accepted without a word.
+    """
+
+    kind: Literal["same", "renamed", "ignored", "refused", "later"]
+    default: str
+    to: str = ""
+    why: str = ""
+    neutral: str = ""
+
+    def is_neutral(self, value: object) -> bool:
+        """Whether `value` is the neutral word, another word for it, or nothing at all."""
+        word = str(value).strip().lower()
+        alike = FALSE_WORDS if self.neutral in FALSE_WORDS else (self.neutral,)
+        return word in (*alike, "", *NONE_WORDS)
+
+
+def _renamed(default: str, to: str, why: str = "") -> Fate:
+    return Fate("renamed", default, to=to, why=why)
+
+
+def _ignored(default: str, why: str, neutral: str = "") -> Fate:
+    return Fate("ignored", default, why=why, neutral=neutral)
+
+
+def _later(default: str, why: str, neutral: str = "") -> Fate:
+    return Fate("later", default, why=why, neutral=neutral)
+
+
+_SAME = {
+    "model_name": ("PATH/to/Model", "required now"),
+    "tokenizer_name": ("none", ""),
+    "run_validation": ("true", "also before the first step"),
+    "batch_size_training": ("4", ""),
+    "batching_strategy": ("packing", "rows are never cut to fill a pack, and the tail is kept"),
+    "context_length": ("4096", "obeyed with padding too, and never above the model's limit"),
+    "gradient_accumulation_steps": ("1", "every token of a step weighs the same"),
+    "gradient_clipping": ("false", ""),
+    "gradient_clipping_threshold": ("1.0", ""),
+    "num_epochs": ("3", ""),
+    "max_train_step": ("0", "counts optimizer steps, not micro-batches"),
+    "max_eval_step": ("0", ""),
+    "lr": ("1e-4", ""),
+    "weight_decay": ("0.0", ""),
+    "gamma": ("0.85", "needs --scheduler step"),
+    "seed": ("42", ""),
+    "use_fp16": ("false", ""),
+    "mixed_precision": ("true", "had no effect outside FSDP"),
+    "val_batch_size": ("1", "has no influence on the loss"),
+    "dataset": ("samsum_dataset", "required now: a file, a hub id or custom_dataset"),
+    "peft_method": ("lora", "lora so far"),
+    "use_peft": ("false", ""),
+    "output_dir": ("PATH/to/save/PEFT/model", "required now, for full fine-tuning too"),
+    "quantization": ("none", "4bit, int4, nf4, fp4, 8bit, int8 or none; True is refused"),
+    "save_model": ("true", "weights are saved at the end, better or not"),
+    "custom_dataset.file": ("getting-started/finetuning/datasets/custom_dataset.py", ""),
+    "custom_dataset.train_split": ("train", ""),
+    "custom_dataset.test_split": ("validation", ""),
+    "custom_dataset.data_path": ("", ""),
+}
+_FSDP = "training on several processes (FSDP); leave it out and start one process"
+_FREEZING = "freezing the first blocks of a full fine-tuning"
+_PROFILING = "profiling and counting FLOPs"
+_WANDB = "wandb; metrics.jsonl in --output_dir has every number meanwhile"
+_FOLDER = "everything is written to --output_dir"
+_NAMED_SET = "the named data sets; give --dataset a file or a hub id meanwhile"
+_LLAMA_ADAPTER = "llama-adapter; use --peft_method lora"
+_TASK = Fate(
+    "refused", "CAUSAL_LM", why="only causal language models are trained", neutral="causal_lm"
+)
+_SET_NAME = _ignored("its own name", "--dataset alone names the data")
+
+FATES: Mapping[str, Fate] = MappingProxyType(
+    {name: Fate("same", default, to=name, why=why) for name, (default, why) in _SAME.items()}
+    | {
+        "enable_fsdp": _later(
+            "false",
+            f"{_FSDP}. It will not take --quantization 8bit: plan with --quantization 4bit",
+            "false",
+        ),
+        "low_cpu_fsdp": _later("false", _FSDP, "false"),
+        "num_workers_dataloader": _ignored("1", "rows are tokenised before training starts"),
+        "from_peft_checkpoint": _later("", "going on from an adapter"),
+        "freeze_layers": _later("false", _FREEZING, "false"),
+        "num_freeze_layers": _later("1", _FREEZING, "1"),
+        "freeze_LLM_only": Fate(
+            "refused", "false", why="image models are not trained", neutral="false"
+        ),
+        "one_gpu": _ignored("false", "it had no effect", "false"),
+        "dist_checkpoint_root_folder": _ignored("PATH/to/save/FSDP/model", _FOLDER),
+        "dist_checkpoint_folder": _ignored("fine-tuned", _FOLDER),
+        "save_optimizer": _later("false", "checkpoints with optimizer states", "false"),
+        "use_fast_kernels": _ignored("false", "fused attention is always used", "false"),
+        "use_wandb": _later("false", _WANDB, "false"),
+        "save_metrics": _ignored("false", "metrics.jsonl is always written", "false"),
+        "flop_counter": _later("false", _PROFILING, "false"),
+        "flop_counter_start": _later("3", _PROFILING, "3"),
+        "use_profiler": _later("false", _PROFILING, "false"),
+        "profiler_dir": _later("PATH/to/save/profiler/results", _PROFILING),
+        "fsdp_config.mixed_precision": _renamed("true", "mixed_precision"),
+        "fsdp_config.use_fp16": _renamed("false", "use_fp16"),
+        "fsdp_config.sharding_strategy": _later("FULL_SHARD", _FSDP),
+        "fsdp_config.hsdp": _later("false", _FSDP, "false"),
+        "fsdp_config.sharding_group_size": _later("0", _FSDP, "0"),
+        "fsdp_config.replica_group_size": _later("0", _FSDP, "0"),
+        "fsdp_config.checkpoint_type": _ignored(
+            "SHARDED_STATE_DICT", "weights are saved as safetensors in the Hugging Face layout"
+        ),
+        "fsdp_config.fsdp_activation_checkpointing": _later(
+            "true", "recomputing activations to save memory", "false"
+        ),
+        "fsdp_config.fsdp_cpu_offload": _later("false", _FSDP, "false"),
+        "fsdp_config.pure_bf16": _renamed("false", "pure_bf16"),
+        "fsdp_config.optimizer": _renamed("AdamW", "optimizer", "an unknown name is refused"),
+        "lora_config.r": _renamed("8", "lora.r"),
+        "lora_config.lora_alpha": _renamed("32", "lora.lora_alpha"),
+        "lora_config.target_modules": _renamed("q_proj,v_proj", "lora.target_modules"),
+        "lora_config.bias": _renamed("none", "lora.bias", "had no effect"),
+        "lora_config.task_type": _TASK,
+        "lora_config.lora_dropout": _renamed("0.05", "lora.lora_dropout"),
+        "lora_config.inference_mode": Fate(
+            "refused", "false", why="an adapter is built to be trained", neutral="false"
+        ),
+        "llama_adapter_config.adapter_len": _later("10", _LLAMA_ADAPTER),
+        "llama_adapter_config.adapter_layers": _later("30", _LLAMA_ADAPTER),
+        "llama_adapter_config.task_type": _TASK,
+        "prefix_config.num_virtual_tokens": _later("30", "prefix tuning; use --peft_method lora"),
+        "prefix_config.task_type": _TASK,
+        "quantization_config.quant_type": _renamed("fp4", "quantization.quant_type"),
+        "quantization_config.compute_dtype": _renamed("bfloat16", "quantization.compute_dtype"),
+        "quantization_config.use_double_quant": _renamed("false", "quantization.use_double_quant"),
+        "quantization_config.quant_storage": _renamed("bfloat16", "quantization.quant_storage"),
+        "wandb_config.project": _later("llama_cookbook", _WANDB),
+    }
+    | {
+        f"wandb_config.{name}": _later("none", _WANDB)
+        for name in ("entity", "job_type", "tags", "group", "notes", "mode")
+    }
+    | {
+        f"{dataset}.{name}": _later(default, _NAMED_SET)
+        for dataset, options in {
+            "samsum_dataset": {"train_split": "train", "test_split": "validation"},
+            "grammar_dataset": {
+                "train_split": "grammar_dataset/gtrain_10k.csv",
+                "test_split": "grammar_dataset/grammar_validation.csv",
+            },
+            "alpaca_dataset": {
+                "train_split": "train",
+                "test_split": "val",
+                "data_path": "alpaca_data.json",
+            },
+            "llamaguard_toxicchat_dataset": {"train_split": "train", "test_split": "test"},
+        }.items()
+        for name, default in options.items()
+    }
+    | {
+        f"{dataset}.dataset": _SET_NAME
+        for dataset in (
+            "samsum_dataset",
+            "grammar_dataset",
+            "alpaca_dataset",
+            "custom_dataset",
+            "llamaguard_toxicchat_dataset",
+        )
+    }
+)
+
+
+def fate_of(name: str) -> Fate | None:
+    """The fate of `name` as the predecessor spelled it, or typed without its section.
+
+    None when it had no such flag, or when flags of several sections share the bare name.
+    """
+    if name in FATES:
+        return FATES[name]
+    fates = {fate for full, fate in FATES.items() if full.partition(".")[2] == name}
+    return fates.pop() if len(fates) == 1 else None

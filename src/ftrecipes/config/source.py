@@ -1,0 +1,181 @@
+"""The settings of one place, command line or file: names resolved, values read, faults kept."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ftrecipes.config.argv import BARE
+from ftrecipes.config.faults import Fault, shown
+from ftrecipes.config.flags import flags_of
+from ftrecipes.config.later import LATER_FLAGS, LATER_SECTIONS, LATER_VALUES, later_fate
+from ftrecipes.config.legacy import FATES, SECTION_ALIASES, Fate, fate_of
+from ftrecipes.config.names import close, nearest
+from ftrecipes.config.schema import RunConfig
+from ftrecipes.config.values import describe, read_value
+
+PATH_FLAGS = (
+    "model_name",
+    "tokenizer_name",
+    "dataset",
+    "output_dir",
+    "data.val_file",
+    "custom_dataset.file",
+    "adapter",
+)
+SHORTHANDS = {"quantization": "quantization.method"}
+QUANTIZATION_WORDS = {
+    "none": {"method": "none"},
+    "4bit": {"method": "4bit"},
+    "int4": {"method": "4bit"},
+    "nf4": {"method": "4bit", "quant_type": "nf4"},
+    "fp4": {"method": "4bit", "quant_type": "fp4"},
+    "8bit": {"method": "8bit"},
+    "int8": {"method": "8bit"},
+}
+QUANTIZATION_HINTS = {
+    "true": "a bare --quantization once meant 8 bits; say --quantization 8bit or 4bit",
+    "false": "did you mean none?",
+    "4": "did you mean 4bit?",
+    "8": "did you mean 8bit?",
+}
+OPTIONS = "custom_dataset."
+MISSPELT = 0.8
+
+
+@dataclass
+class Source:
+    """What one place says, the command line or the file `file`; `origins`: flag -> where it is."""
+
+    into: type
+    file: str = ""
+    values: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, str] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
+    faults: list[Fault] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def take_all(self, settings: Mapping[str, object]) -> None:
+        """Read every setting; the mapping of a section is read as its dotted flags."""
+        sections = {name.partition(".")[0] for name in _known_names(self.into) if "." in name}
+        for key, value in settings.items():
+            name = str(key).replace("-", "_")
+            if isinstance(value, Mapping) and name in sections | set(SECTION_ALIASES):
+                for inner, item in value.items():
+                    self._take(f"{name}.{str(inner).replace('-', '_')}", item)
+            else:
+                self._take(name, value)
+
+    def _take(self, name: str, value: object) -> None:
+        run = self.into is RunConfig
+        canonical = _canonical(name) if run else name
+        fate = (fate_of(name) or later_fate(name)) if run else None
+        if canonical in flags_of(self.into):
+            self._read(canonical, name, value)
+        elif fate:
+            self._retire(fate, name, value)
+        elif run and name.startswith(OPTIONS) and name.count(".") == 1:
+            self._option(name, value)
+        else:
+            self._unknown(name, value)
+
+    def _retire(self, fate: Fate, name: str, value: object) -> None:
+        """A flag that no longer, or not yet, takes a value."""
+        if fate.is_neutral(value):
+            return
+        if fate.kind == "ignored":
+            self.warnings.append(f"{self._label(name)} is ignored: {fate.why}")
+        else:
+            refusal = "not yet in this version" if fate.kind == "later" else "refused"
+            self._fault(f"{refusal}: {fate.why}", name, got=value)
+
+    def _read(self, canonical: str, name: str, value: object) -> None:
+        """Read `value`, given as `name`, for the flag `canonical`."""
+        if canonical == "quantization.method":
+            self._read_quantization(name, value)
+            return
+        if str(value).lower() in LATER_VALUES.get(canonical, ()):
+            self._fault("this value is not yet in this version", name, got=value, flag=canonical)
+            return
+        kind = flags_of(self.into)[canonical].type
+        try:
+            result = read_value(value, kind)
+        except ValueError as hint:
+            expected = describe(kind)
+            bare = str(value) == BARE and not str(hint)
+            do = "a flag without a value reads as True" if bare else str(hint)
+            self._fault("bad value", name, got=value, expected=expected, do=do, flag=canonical)
+            return
+        if canonical in PATH_FLAGS and result is not None:
+            result = os.path.expanduser(result)
+        self._put(canonical, name, result)
+
+    def _read_quantization(self, name: str, value: object) -> None:
+        """One word that says the number of bits, and perhaps the code book too."""
+        word = "none" if value is None else str(value).lower()
+        for part, result in QUANTIZATION_WORDS.get(word, {}).items():
+            self._put(f"quantization.{part}", name, result)
+        if word not in QUANTIZATION_WORDS:
+            expected = "one of " + ", ".join(QUANTIZATION_WORDS)
+            do = QUANTIZATION_HINTS.get(word, "")
+            flag = "quantization.method"
+            self._fault("bad value", name, got=value, expected=expected, do=do, flag=flag)
+
+    def _put(self, canonical: str, name: str, value: object) -> None:
+        """Set a value; two spellings of one flag may repeat a value but not contradict."""
+        origin = self.file or self._label(name)
+        if self.values.setdefault(canonical, value) != value:
+            earlier = shown(self.values[canonical])
+            what = f"contradicts {self.origins[canonical]}, which says {earlier}"
+            self._fault(what, name, got=value, do="keep one", flag=canonical)
+        self.origins.setdefault(canonical, origin)
+
+    def _option(self, name: str, value: object) -> None:
+        """An option of the custom data set that we do not know: its function does."""
+        option = name.removeprefix(OPTIONS)
+        self.options[option] = str(value)
+        self.origins[name] = self.file or self._label(name)
+        listed = [known.removeprefix(OPTIONS) for known in flags_of(RunConfig) if OPTIONS in known]
+        near = close(option, listed, likeness=MISSPELT)
+        if near:
+            what = f"{self._label(name)} goes to the function as an option of its own"
+            self.warnings.append(f"{what}; if {OPTIONS}{near} was meant, mend it")
+
+    def _unknown(self, name: str, value: object) -> None:
+        ours = [*flags_of(self.into), *(SHORTHANDS if self.into is RunConfig else ())]
+        near, likely = nearest(name, ours)
+        if not likely:
+            near, likely = nearest(name, _known_names(self.into))
+        if likely:
+            do = f"did you mean {self._label(near)}?"
+        else:
+            do = f"--help lists all; the nearest name is {self._label(nearest(name, ours)[0])}"
+        flag = near if likely else ""
+        self._fault("no such flag", name, got=value, do=do, flag=SHORTHANDS.get(flag, flag))
+
+    def _label(self, name: str) -> str:
+        return f"{self.file}: {name}" if self.file else f"--{name}"
+
+    def _fault(
+        self, what: str, name: str, *, got: object, expected: str = "", do: str = "", flag: str = ""
+    ) -> None:
+        what = f"{self._label(name)}: {what}"
+        flags = (flag,) if flag else ()
+        self.faults.append(Fault(what, got=shown(got), expected=expected, do=do, flags=flags))
+
+
+def _canonical(name: str) -> str:
+    """The flag of RunConfig that `name` stands for; `name` itself when there is none."""
+    section, _, last = name.rpartition(".")
+    alias = f"{SECTION_ALIASES[section]}.{last}" if section in SECTION_ALIASES else name
+    alias = SHORTHANDS.get(alias, alias)
+    fate = fate_of(name)
+    return fate.to if fate and fate.to and alias not in flags_of(RunConfig) else alias
+
+
+def _known_names(config_class: type) -> list[str]:
+    """Every name that the parser understands, ours first."""
+    names = [*flags_of(config_class), "config", "help"]
+    if config_class is RunConfig:
+        names += [*SHORTHANDS, *LATER_FLAGS, *LATER_SECTIONS, *FATES]
+    return names

@@ -1,0 +1,147 @@
+"""Values: text from a command line, or a value from YAML or Python, read by the field's type."""
+
+import json
+import math
+import os
+import re
+from collections.abc import Mapping
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin
+
+from ftrecipes.config.names import close
+
+TRUE_WORDS = ("true", "yes", "1", "on")
+FALSE_WORDS = ("false", "no", "0", "off")
+NONE_WORDS = ("none", "null")
+DTYPE_WORDS = {
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "half": "float16",
+    "fp32": "float32",
+    "float": "float32",
+}
+
+
+def read_value(value: object, kind: Any) -> Any:
+    """`value` as the type `kind` of a field. Raises ValueError with a hint, or without a message.
+
+    Nothing is guessed: an integer field refuses 1.5, a number must be finite, and a text field
+    takes no YAML number, whose spelling is lost.
+    """
+    inner, optional = _unwrap(kind)
+    if optional and (value is None or _word(value) in NONE_WORDS):
+        return None
+    if get_origin(inner) is Literal:
+        return _read_choice(value, get_args(inner))
+    if get_origin(inner) is list:
+        return [read_value(item, get_args(inner)[0]) for item in _items(value)]
+    if get_origin(inner) is dict:
+        return _read_mapping(value, get_args(inner)[1])
+    result = {bool: _read_bool, int: _read_int, float: _read_float, str: _read_text}[inner](value)
+    if optional and result == "":
+        raise ValueError("leave the flag out, or write none")
+    return result
+
+
+def describe(kind: Any) -> str:
+    """What a value of this type looks like, for a person."""
+    inner, optional = _unwrap(kind)
+    if get_origin(inner) is Literal:
+        text = "one of " + ", ".join(get_args(inner))
+    elif get_origin(inner) is list:
+        text = "whole numbers" if get_args(inner)[0] is int else "names"
+        text += " separated by commas, without spaces"
+    elif get_origin(inner) is dict:
+        text = "a JSON object with numbers, such as '{\"q_proj\": 8}'"
+    else:
+        words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+        text = words[inner]
+    return text + (" (or none)" if optional else "")
+
+
+def _unwrap(kind: Any) -> tuple[Any, bool]:
+    if not isinstance(kind, UnionType):
+        return kind, False
+    return next(part for part in get_args(kind) if part is not type(None)), True
+
+
+def _word(value: object) -> str:
+    return str(value).strip().lower() if isinstance(value, str | bool | int) else ""
+
+
+def _read_bool(value: object) -> bool:
+    word = _word(value)
+    if word not in TRUE_WORDS + FALSE_WORDS:
+        raise ValueError
+    return word in TRUE_WORDS
+
+
+def _read_int(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError
+    try:
+        return int(value)
+    except ValueError:
+        raise ValueError from None
+
+
+def _read_float(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError
+    try:
+        number = float(value)
+    except ValueError:
+        raise ValueError from None
+    if not math.isfinite(number):
+        raise ValueError("the number must be finite")
+    return number
+
+
+def _read_text(value: object) -> str:
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if not isinstance(value, str):
+        raise ValueError("in YAML and Python, put the value in quotes")
+    if value == "True":
+        raise ValueError
+    return value
+
+
+def _read_choice(value: object, choices: tuple[str, ...]) -> str:
+    word = _word(value).removeprefix("torch.")
+    by_word = {choice.lower(): choice for choice in choices}
+    word = word if word in by_word else DTYPE_WORDS.get(word, word)
+    if word not in by_word:
+        near = close(word, by_word)
+        raise ValueError(f"did you mean {by_word[near]}?" if near else "")
+    return by_word[word]
+
+
+def _items(value: object) -> list:
+    if isinstance(value, list | tuple):
+        return list(value)
+    if not isinstance(value, str):
+        return [value]
+    text = value.strip()
+    if re.fullmatch(r"\[.*\]", text, re.DOTALL):
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError:
+            text = text[1:-1]
+    if not text or text.lower() in NONE_WORDS:
+        return []
+    items = [item.strip().strip("'\"") for item in text.split(",")]
+    if not all(items) or any(" " in item for item in items):
+        raise ValueError
+    return items
+
+
+def _read_mapping(value: object, kind: Any) -> dict:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except json.JSONDecodeError:
+            raise ValueError from None
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise ValueError
+    return {key: read_value(item, kind) for key, item in value.items()}
