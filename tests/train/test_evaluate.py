@@ -9,7 +9,7 @@ import torch
 
 from ftrecipes.config.errors import DataError
 from ftrecipes.train.evaluate import _CompensatedSum, evaluate, perplexity
-from ftrecipes.train.step import build_batch_loss
+from ftrecipes.train.step import BatchLoss
 from tests import reference
 from tests.train.toy import CPU, FLOAT32, Bigram, ToyLoader, ToyRoute, random_rows
 
@@ -17,7 +17,7 @@ LENGTHS = [2, 60, 7, 31, 0, 15, 44, 9]
 
 
 def loss_of(model):
-    return build_batch_loss(model, ToyRoute(), precision=FLOAT32, device=CPU)
+    return BatchLoss(model, ToyRoute(), FLOAT32, CPU)
 
 
 def loader_of(rows, val_batch_size):

@@ -15,7 +15,7 @@ from ftrecipes.optim.schedule import build_schedule, count_steps
 from ftrecipes.report.recorder import Recorder
 from ftrecipes.train.loop import Training, train
 from ftrecipes.train.state import TrainState
-from ftrecipes.train.step import build_batch_loss, build_updater
+from ftrecipes.train.step import BatchLoss, build_updater
 from tests import reference
 from tests.train.toy import (
     CPU,
@@ -55,7 +55,7 @@ class Run:
             self.path, rank=0, device=CPU, total_steps=self.schedule.total_steps
         ) as recorder:
             training = Training(
-                batch_loss=build_batch_loss(self.model, ToyRoute(), precision=FLOAT32, device=CPU),
+                batch_loss=BatchLoss(self.model, ToyRoute(), FLOAT32, CPU),
                 updater=build_updater(self.optimizer, **self.settings),
                 schedule=self.schedule,
                 config=self.config,

@@ -13,7 +13,6 @@ from ftrecipes.config.schema import TrainConfig
 from ftrecipes.train.step import (
     BatchLoss,
     add_gradients,
-    build_batch_loss,
     build_updater,
     gradient_norm,
     train_step,
@@ -31,7 +30,7 @@ SOURCES = [f"rows.jsonl line {line}" for line in range(1, 100)]
 def machine(model, *, config=NO_CLIPPING, precision=FLOAT32):
     """Loss and updater over plain SGD, whose update is the gradient itself."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    batch_loss = build_batch_loss(model, ToyRoute(), precision=precision, device=CPU)
+    batch_loss = BatchLoss(model, ToyRoute(), precision, CPU)
     return batch_loss, build_updater(optimizer, config=config, precision=precision, device=CPU)
 
 
@@ -113,7 +112,7 @@ def test_step_without_counted_labels_leaves_weights_and_moments():
     rows = [*random_rows([5, 6]), ([1, 2, 3], [-100] * 3)]
     model = Bigram()
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.1)
-    batch_loss = build_batch_loss(model, ToyRoute(), precision=FLOAT32, device=CPU)
+    batch_loss = BatchLoss(model, ToyRoute(), FLOAT32, CPU)
     updater = build_updater(optimizer, config=TrainConfig(), precision=FLOAT32, device=CPU)
 
     def step(number, row):
@@ -288,15 +287,16 @@ def test_float16_gradient_that_overflows_at_any_scale_stops():
         train_step(batch_loss, updater, batches, step=3, lr=1.0, sources=SOURCES)
 
 
-def test_batch_loss_is_a_detached_number_in_the_result():
+def test_results_are_numbers_that_hold_no_graph():
     result = take_step(Bigram(), random_rows([4]), [(0,)])
     assert type(result.loss) is float
     assert type(result.grad_norm) is float
 
 
-def test_autocast_is_on_only_where_precision_says():
+@pytest.mark.parametrize(("precision", "dtype"), [(FLOAT32, torch.float32), (HALF, torch.float16)])
+def test_products_are_in_the_compute_dtype(precision, dtype):
+    products = []
     model = Bigram()
-    assert isinstance(machine(model)[0], BatchLoss)
-    assert machine(model)[0].autocast_dtype is None
-    assert machine(model, precision=HALF)[0].autocast_dtype == torch.float16
-    assert not machine(model)[1].scaler.is_enabled()
+    model.head.register_forward_hook(lambda module, args, output: products.append(output.dtype))
+    take_step(model, random_rows([4]), [(0,)], precision=precision)
+    assert products == [dtype]

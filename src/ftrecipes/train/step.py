@@ -25,8 +25,8 @@ class BatchLoss:
 
     model: nn.Module
     route: LossRoute
+    precision: Precision
     device: torch.device
-    autocast_dtype: torch.dtype | None
 
     def loss_sum(self, batch: MicroBatch) -> torch.Tensor:
         """float32 scalar; differentiable where gradients are on.
@@ -34,9 +34,7 @@ class BatchLoss:
         The labels stay on the host, where the route looks for those that count without a wait.
         """
         input_ids = batch.input_ids.to(self.device, non_blocking=True)
-        with torch.autocast(
-            self.device.type, dtype=self.autocast_dtype, enabled=self.autocast_dtype is not None
-        ):
+        with autocast(self.precision, self.device):
             return self.route.loss_sum(self.model, input_ids, batch.labels, batch.lengths)
 
 
@@ -73,12 +71,10 @@ class StepResult:
     """Why the weights were left alone; empty after an update."""
 
 
-def build_batch_loss(
-    model: nn.Module, route: LossRoute, *, precision: Precision, device: torch.device
-) -> BatchLoss:
-    """The loss of `model` through `route`, under autocast where `precision` says so."""
-    dtype = getattr(torch, precision.compute) if precision.autocast else None
-    return BatchLoss(model=model, route=route, device=device, autocast_dtype=dtype)
+def autocast(precision: Precision, device: torch.device) -> torch.autocast:
+    """Context in which forwards run: products in the compute dtype where it differs from storage."""
+    dtype = getattr(torch, precision.compute)
+    return torch.autocast(device.type, dtype=dtype, enabled=precision.autocast)
 
 
 def build_updater(
