@@ -1,0 +1,135 @@
+"""From a micro-batch of rows to the sum of its token losses, by the route the probe has chosen.
+
+Nothing is computed that no label needs: no padding (flat route), no mask of T x T, no logits where
+no label counts. The router loss of a mixture of experts is not part of the loss: the routers train
+by the token losses alone.
+
+Shapes: B rows, T positions of all rows, L positions of the longest row, N counted labels, D hidden,
+V vocabulary.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from ftrecipes.model.attention import RowLayout
+from ftrecipes.model.head import head_loss_sum
+
+IGNORED = -100
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Arguments of a model's forward, and where each position of the flat rows went in them."""
+
+    keywords: dict[str, Any]  # input_ids [1, T] or [B, L] and what belongs to them
+    slots: Tensor  # int64 [T]: index into the flattened positions of input_ids
+
+
+@dataclass(frozen=True)
+class LossRoute:
+    """How one model turns rows into a loss; chosen once, by train.probe.choose_route.
+
+    head: `chunked` = hidden states into our own head and loss; `own` = the model's own forward
+    makes the logits, at counted positions only; `full` = it can only make all of them.
+    """
+
+    flat: bool  # rows laid end to end with row attention; else padded, with transformers' own mask
+    head: Literal["chunked", "own", "full"]
+    reason: str  # one sentence for the log
+    scale: float = 1.0  # what the model does to the head's output: times this,
+    softcap: float | None = None  # then this * tanh(logits / this)
+
+    def loss_sum(
+        self, model: nn.Module, input_ids: Tensor, labels: Tensor, lengths: tuple[int, ...]
+    ) -> Tensor:
+        """Sum of the losses of all labels that count: a float32 scalar with a graph.
+
+        input_ids, labels int64 [T], `lengths` of the rows in them. labels[i] is the token the model
+        must produce at position i - 1, or -100; at the first position of a row it is -100. On an
+        accelerator labels may stay on the host, which saves a synchronisation. Without any label
+        that counts: 0, with zero gradients. The model's attention must be set as the probe left it.
+        """
+        sources = (labels[1:] != IGNORED).nonzero().squeeze(-1)
+        device = input_ids.device
+        targets = labels[1:][sources].to(device, non_blocking=True)
+        inputs = (flat_inputs if self.flat else padded_inputs)(input_ids, lengths)
+        states = self.states(model, inputs, sources.to(device, non_blocking=True))
+        if self.head != "chunked":
+            dtype = torch.promote_types(states.dtype, torch.float32)
+            return F.cross_entropy(states.to(dtype), targets, reduction="sum")
+        lm = causal_lm(model)
+        return head_loss_sum(
+            states,
+            targets,
+            head=self.logits_of(lm),
+            parameters=list(lm.get_output_embeddings().parameters()),
+            vocab_size=lm.config.get_text_config().vocab_size,
+        )
+
+    def states(self, model: nn.Module, inputs: Inputs, positions: Tensor) -> Tensor:
+        """Hidden states [N, D] (head `chunked`) or logits [N, V] at flat `positions` int64 [N]."""
+        lm = causal_lm(model)
+        slots = inputs.slots[positions]
+        if self.head == "chunked":
+            hidden = decoder_of(lm)(**inputs.keywords, use_cache=False).last_hidden_state
+            return hidden.flatten(0, 1).index_select(0, slots)
+        if self.head == "full":
+            logits = lm(**inputs.keywords, use_cache=False).logits
+            return logits.flatten(0, 1).index_select(0, slots)
+        keep = torch.zeros_like(inputs.keywords["input_ids"], dtype=torch.bool)
+        keep.view(-1)[slots] = True
+        return lm(**inputs.keywords, use_cache=False, logits_to_keep=keep).logits
+
+    def logits_of(self, lm: PreTrainedModel) -> Callable[[Tensor], Tensor]:
+        """The head as a function of hidden states [N, D]; its logits [N, V] as the model's own."""
+        head = lm.get_output_embeddings()
+
+        def logits_of(hidden: Tensor) -> Tensor:
+            logits = head(hidden)
+            if self.scale != 1.0:
+                logits = logits * self.scale
+            if self.softcap is not None:
+                logits = self.softcap * torch.tanh(logits / self.softcap)
+            return logits
+
+        return logits_of
+
+
+def causal_lm(model: nn.Module) -> PreTrainedModel:
+    """The transformers model inside; adapters act through its modules."""
+    return model if isinstance(model, PreTrainedModel) else model.get_base_model()
+
+
+def decoder_of(lm: PreTrainedModel) -> PreTrainedModel:
+    """The part of the model that ends in hidden states; `lm` itself where it does not say which."""
+    decoder = lm.get_decoder()
+    return decoder if isinstance(decoder, PreTrainedModel) else lm.base_model
+
+
+def flat_inputs(input_ids: Tensor, lengths: tuple[int, ...]) -> Inputs:
+    """Rows end to end as one sequence [1, T], positions from 0 in each, no mask."""
+    device = input_ids.device
+    positions = torch.cat([torch.arange(length) for length in lengths]).to(device)
+    keywords = {
+        "input_ids": input_ids.unsqueeze(0),
+        "position_ids": positions.unsqueeze(0),
+        "row_layout": RowLayout.of(lengths, device),
+    }
+    return Inputs(keywords, torch.arange(len(input_ids), device=device))
+
+
+def padded_inputs(input_ids: Tensor, lengths: tuple[int, ...]) -> Inputs:
+    """Rows padded at the right to [B, L] and masked there; the padding repeats a valid id."""
+    device = input_ids.device
+    longest = max(lengths)
+    slots = torch.cat([torch.arange(n) + b * longest for b, n in enumerate(lengths)]).to(device)
+    padded = input_ids[:1].repeat(len(lengths) * longest).index_copy(0, slots, input_ids)
+    mask = torch.zeros_like(padded).index_fill(0, slots, 1)
+    shape = (len(lengths), longest)
+    return Inputs({"input_ids": padded.view(shape), "attention_mask": mask.view(shape)}, slots)

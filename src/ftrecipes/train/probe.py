@@ -1,0 +1,230 @@
+"""Which route a model's rows may take: tried on two short rows of the data before the first step.
+
+Nothing about a model is assumed. Rows are laid flat only if transformers would have built the very
+masks that row attention keeps to, our function runs once in each layer, and the flat result equals
+each row alone while a deliberate leak changes it. Our own head is used only if it repeats the
+model's own logits.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from ftrecipes.config.errors import ModelError
+from ftrecipes.data.rows import TokenRows
+from ftrecipes.model.attention import ROW_ATTENTION, RowLayout, UnsupportedAttention
+from ftrecipes.model.forward import (
+    Inputs,
+    LossRoute,
+    causal_lm,
+    decoder_of,
+    flat_inputs,
+    padded_inputs,
+)
+from ftrecipes.model.mask_rules import RECORDED_ATTENTION, Recording, check_calls
+
+_SAMPLE_POSITIONS = 96  # of the two rows together
+
+# What a foreign forward raises when it is called in a way it was not made for.
+_FAILURES = (TypeError, ValueError, AttributeError, LookupError, RuntimeError)
+
+# Names in configs for what some models do to the head's output (Gemma, Cohere, Granite, xLSTM ...).
+# Whether they multiply or divide is found by comparing with the model's own logits.
+_SCALES = (
+    "logit_scale",
+    "logits_scaling",
+    "logits_mup_width_multiplier",
+    "lm_head_multiplier",
+    "output_multiplier",
+)
+_SOFTCAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
+
+
+@dataclass(frozen=True)
+class _Tolerance:
+    """Largest relative error of a position in the hidden states (`body`) and through the head.
+
+    `quantile` of the positions must keep to it: in float32 all. In half precision rounding can send
+    a token to another expert, which changes its position wholly, but not half of all positions and
+    not half of the first positions of rows, where a leak is strongest.
+    """
+
+    body: float
+    head: float
+    quantile: float
+
+
+_FULL_PRECISION = _Tolerance(body=1e-3, head=2e-5, quantile=1.0)
+_FLOAT16 = _Tolerance(body=0.02, head=0.004, quantile=0.5)
+_BFLOAT16 = _Tolerance(body=0.06, head=0.03, quantile=0.5)
+_TOLERANCES = {torch.float64: _FULL_PRECISION, torch.float32: _FULL_PRECISION}
+_TOLERANCES |= {torch.float16: _FLOAT16, torch.bfloat16: _BFLOAT16}
+
+
+class _Refused(Exception):
+    """The model can not take the route; the message says why."""
+
+
+def choose_route(model: nn.Module, rows: TokenRows, *, device: torch.device) -> LossRoute:
+    """Try the routes on two short rows and return the leanest that is right for this model.
+
+    Leaves the model's attention implementation as the route needs it, and train or eval mode as it
+    was. Call it under the same autocast as the training. Raises ModelError when the model looks
+    ahead (its output at a position depends on later tokens).
+    """
+    lm = causal_lm(model)
+    samples = [torch.from_numpy(ids).to(device) for ids in _sample_rows(rows)]
+    tolerance = _tolerance(lm, device)
+    decoder = decoder_of(lm)
+    own_attention = decoder.config._attn_implementation
+    with _evaluating(model), torch.no_grad():
+        route = _choose_head(lm, samples[0], tolerance)
+        _check_causal(lm, route, row=samples[0], tolerance=tolerance)
+        try:
+            with _refusing():
+                _check_flat(lm, route, samples=samples, tolerance=tolerance)
+        except _Refused as refusal:
+            decoder.set_attn_implementation(own_attention)
+            return replace(route, reason=f"rows are padded, because {refusal}; {route.reason}")
+    return replace(route, flat=True, reason=f"rows are laid flat; {route.reason}")
+
+
+def _sample_rows(rows: TokenRows) -> tuple[np.ndarray, np.ndarray]:
+    """Two rows of unlike length, int64, of the data's first ids (repeated when there are few)."""
+    size = min(max(len(rows.input_ids), 16), _SAMPLE_POSITIONS)
+    ids = np.resize(rows.input_ids[:size], size).astype(np.int64)
+    return ids[: size // 2 - 1], ids[size // 2 - 1 :]
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """A failure inside means that the model refuses; running out of memory means no such thing."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except UnsupportedAttention as error:
+        raise _Refused(str(error)) from error
+    except _FAILURES as error:
+        raise _Refused(f"its forward fails so ({type(error).__name__}: {error})") from error
+
+
+def _choose_head(lm: PreTrainedModel, row: Tensor, tolerance: _Tolerance) -> LossRoute:
+    """A padded route with the leanest head that repeats the model's own logits."""
+    inputs = padded_inputs(row, (len(row),))
+    everywhere, half = inputs.slots, inputs.slots[1::2]
+    full = LossRoute(flat=False, head="full", reason="the model makes logits at every position")
+    expected = full.states(lm, inputs, everywhere)
+    candidates = [
+        replace(full, head="chunked", scale=scale, softcap=softcap, reason="our own head and loss")
+        for scale, softcap in _head_outputs(lm)
+    ]
+    candidates.append(replace(full, head="own", reason="the model's own head, where labels count"))
+    for route in candidates:
+        try:
+            with _refusing():
+                states = route.states(lm, inputs, half)
+                logits = route.logits_of(lm)(states) if route.head == "chunked" else states
+                if _error(logits, expected[half]).quantile(tolerance.quantile) < tolerance.head:
+                    return route
+        except _Refused:
+            continue
+    return full
+
+
+def _head_outputs(lm: PreTrainedModel) -> Iterator[tuple[float, float | None]]:
+    """(scale, softcap) of the head's output, what the config names first."""
+    settings = lm.config.get_text_config().to_dict()
+    scales = [settings[name] for name in _SCALES if settings.get(name)]
+    softcaps = [settings[name] for name in _SOFTCAPS if settings.get(name)]
+    return product([*scales, *(1 / scale for scale in scales), 1.0], [*softcaps, None])
+
+
+def _check_causal(
+    lm: PreTrainedModel, route: LossRoute, *, row: Tensor, tolerance: _Tolerance
+) -> None:
+    """Raise ModelError when another last token changes the output before it."""
+    before = torch.arange(len(row) - 1, device=row.device)
+    changed = row.clone()
+    changed[-1] = row.min() if row[-1] != row.min() else row.max()
+    first, second = (
+        route.states(lm, padded_inputs(ids, (len(ids),)), before) for ids in (row, changed)
+    )
+    if _error(second, first).quantile(tolerance.quantile) > tolerance.body:
+        raise ModelError(
+            f"{type(lm).__name__} looks ahead: its output at a position depends on later tokens.\n"
+            "  expected: a causal language model, which predicts each token from those before it\n"
+            "  do: choose a decoder model"
+        )
+
+
+def _check_flat(
+    lm: PreTrainedModel, route: LossRoute, *, samples: list[Tensor], tolerance: _Tolerance
+) -> None:
+    """Raise _Refused unless rows laid flat give what each gives alone; sets row attention."""
+    alone = []
+    for row in samples:
+        inputs = padded_inputs(row, (len(row),))
+        alone.append(route.states(lm, inputs, inputs.slots))
+    decoder = decoder_of(lm)
+    decoder.set_attn_implementation(RECORDED_ATTENTION)
+    inputs = flat_inputs(samples[0], (len(samples[0]),))
+    recording = Recording(inputs.keywords["row_layout"], [])
+    route.states(lm, _with_layout(inputs, recording), inputs.slots)
+    check_calls(recording.calls, num_layers=decoder.config.get_text_config().num_hidden_layers)
+
+    decoder.set_attn_implementation(ROW_ATTENTION)
+    rows, expected = [*samples, *samples], torch.cat([*alone, *alone])
+    lengths = tuple(len(row) for row in rows)
+    inputs = flat_inputs(torch.cat(rows), lengths)
+    one_row = RowLayout.of((sum(lengths),), samples[0].device)
+    flat = route.states(lm, inputs, inputs.slots)
+    leaking = route.states(lm, _with_layout(inputs, one_row), inputs.slots)
+    starts = inputs.keywords["row_layout"].boundaries[1:-1].long()
+    error, leak = (
+        max(e.quantile(tolerance.quantile), e[starts].quantile(tolerance.quantile)).item()
+        for e in (_error(flat, expected), _error(leaking, expected))
+    )
+    if error > tolerance.body:
+        raise _Refused(f"laid flat they differ by {error:.2%} from each row alone")
+    if leak < max(tolerance.body, 10 * error):
+        raise _Refused(f"a leak between them would go unnoticed, it changes {leak:.2%}")
+
+
+def _with_layout(inputs: Inputs, row_layout: RowLayout | Recording) -> Inputs:
+    return Inputs(inputs.keywords | {"row_layout": row_layout}, inputs.slots)
+
+
+def _error(states: Tensor, expected: Tensor) -> Tensor:
+    """Relative error of each position; float32 [N]."""
+    states, expected = states.float(), expected.float()
+    return (states - expected).norm(dim=-1) / expected.norm(dim=-1).clamp_min(1e-12)
+
+
+def _tolerance(lm: PreTrainedModel, device: torch.device) -> _Tolerance:
+    """Of the coarsest dtype that the model computes in."""
+    if torch.is_autocast_enabled(device.type):
+        return _TOLERANCES[torch.get_autocast_dtype(device.type)]
+    quantized = lm.config.to_dict().get("quantization_config") or {}
+    dtypes = {p.dtype for p in lm.parameters() if p.is_floating_point()}
+    if quantized.get("load_in_8bit"):
+        dtypes.add(torch.bfloat16)  # activations are rounded to 8 bits: about as coarse
+    if quantized.get("load_in_4bit"):
+        dtypes.add(getattr(torch, quantized["bnb_4bit_compute_dtype"]))
+    return _TOLERANCES[max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)]
