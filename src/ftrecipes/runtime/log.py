@@ -7,6 +7,10 @@ user should act on, `error` for what ended the run.
 import logging
 import os
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 _logger = logging.getLogger("ftrecipes")
 
@@ -36,3 +40,10 @@ def warning(message: str) -> None:
 def error(message: str) -> None:
     """What ended the run."""
     _logger.error(message)
+
+
+def progress(total: int, *, unit: str) -> "tqdm":
+    """A bar for long work before the first step; on rank 0's terminal only."""
+    from tqdm import tqdm  # here, because settings are checked before it is needed
+
+    return tqdm(total=total, unit=unit, disable=None if _logger.isEnabledFor(logging.INFO) else True)

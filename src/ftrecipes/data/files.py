@@ -1,0 +1,163 @@
+"""Local files to raw rows: JSONL, JSON, CSV and Parquet, always read as UTF-8.
+
+JSON and CSV are read here and not by a data-frame library, because every fault must name its line
+and a text must stay a text (a column of numbers, a row whose `input` is null).
+"""
+
+import codecs
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from ftrecipes.config.errors import DataError
+from ftrecipes.data.rows import RawRows, collect_rows, refuse_rows
+
+LARGEST_CELL = 2**31 - 1
+
+
+def read_file(path: str | Path) -> RawRows:
+    """The rows of a local file and the line (Parquet: the row) where each stands.
+
+    A byte order mark is dropped and CRLF read as LF. A JSON array in a .jsonl file and JSONL in a
+    .json file are known by their first character. Raises DataError naming file and line.
+    """
+    path = Path(path).expanduser()
+    reader = READERS.get(path.suffix.lower())
+    if reader is None:
+        raise DataError(f"{path}: not a file of rows.\n  expected: a file ending in {ENDINGS}")
+    if not path.is_file():
+        raise DataError(f"{path}: there is no such file.\n  do: check the path")
+    return reader(path)
+
+
+def _read_json(path: Path) -> RawRows:
+    with path.open("rb") as file:
+        start = file.read(4096).removeprefix(codecs.BOM_UTF8).lstrip()
+    return _read_json_array(path) if start.startswith(b"[") else _read_json_lines(path)
+
+
+def _read_json_lines(path: Path) -> RawRows:
+    rows, numbers, faults = [], [], []
+    for number, line in _lines(path):
+        if not line.strip():
+            continue
+        numbers.append(number)
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            faults.append(f"{path.name} line {number}: {error.msg} at column {error.colno}")
+    refuse_rows(
+        faults,
+        total=len(numbers),
+        do="expected one whole JSON object on each line, or one JSON array; mend or remove these",
+    )
+    return collect_rows(rows, name=path.name, lines=numbers)
+
+
+def _read_json_array(path: Path) -> RawRows:
+    text = "".join(line for _, line in _lines(path))
+    try:
+        rows, lines = _array_items(text)
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"{path.name} line {error.lineno}: the JSON array is cut or malformed there "
+            f"({error.msg} at column {error.colno}).\n  do: write the file again"
+        ) from error
+    if len(set(lines)) < len(lines):
+        return collect_rows(rows, name=path.name)
+    return collect_rows(rows, name=path.name, lines=lines)
+
+
+def _array_items(text: str) -> tuple[list, list[int]]:
+    """The items of a JSON array, and the line on which each begins."""
+    decoder = json.JSONDecoder()
+    items, lines = [], []
+    line, counted = 1, 0
+    at = _skip_blank(text, text.index("[") + 1)
+    while text[at : at + 1] != "]" or items:
+        line, counted = line + text.count("\n", counted, at), at
+        item, at = decoder.raw_decode(text, at)
+        items.append(item)
+        lines.append(line)
+        at = _skip_blank(text, at)
+        if text[at : at + 1] == "]":
+            break
+        if text[at : at + 1] != ",":
+            raise json.JSONDecodeError("Expecting ',' delimiter", text, at)
+        at = _skip_blank(text, at + 1)
+    if text[at + 1 :].strip():
+        raise json.JSONDecodeError("Extra data", text, at + 1)
+    return items, lines
+
+
+def _skip_blank(text: str, at: int) -> int:
+    while text[at : at + 1] in (" ", "\t", "\n", "\r"):
+        at += 1
+    return at
+
+
+def _read_csv(path: Path) -> RawRows:
+    rows, numbers, faults = [], [], []
+    usual_limit = csv.field_size_limit(LARGEST_CELL)
+    reader = csv.reader((line for _, line in _lines(path)), strict=True)
+    try:
+        header = next(reader, [])
+        begins = reader.line_num + 1
+        for cells in reader:
+            if cells and len(cells) != len(header):
+                faults.append(
+                    f"{path.name} line {begins}: {len(cells)} cells; "
+                    f"the header has {len(header)} ({', '.join(header)})"
+                )
+            if cells:
+                rows.append(dict(zip(header, cells, strict=False)))
+                numbers.append(begins)
+            begins = reader.line_num + 1
+    except csv.Error as error:
+        raise DataError(
+            f"{path.name} line {begins}: malformed CSV ({error}).\n"
+            '  expected: cells between commas, cells with commas or line ends between " marks'
+        ) from error
+    finally:
+        csv.field_size_limit(usual_limit)
+    if len(set(header)) < len(header):
+        raise DataError(f"{path.name} line 1: two columns have one name ({', '.join(header)}).")
+    refuse_rows(faults, total=len(rows), do="put a cell that holds a comma between quotation marks")
+    return collect_rows(rows, name=path.name, lines=numbers)
+
+
+def _read_parquet(path: Path) -> RawRows:
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        rows = parquet.read_table(path).to_pylist()
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{path.name}: not a whole Parquet file ({error}).") from error
+    return collect_rows(rows, name=path.name)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Number and text of each line, ending in LF whatever the file has; LF alone ends a line."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if number == 1:
+                line = line.removeprefix(codecs.BOM_UTF8)
+            try:
+                text = line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise DataError(
+                    f"{path.name} line {number}: not UTF-8 (byte {error.start + 1} of the line).\n"
+                    "  do: save the file as UTF-8"
+                ) from error
+            yield number, text.removesuffix("\r\n") + "\n" if text.endswith("\r\n") else text
+
+
+READERS = {
+    ".jsonl": _read_json,
+    ".json": _read_json,
+    ".csv": _read_csv,
+    ".parquet": _read_parquet,
+}
+ENDINGS = ", ".join(READERS)

@@ -1,0 +1,98 @@
+"""Which rows are trained together, and when: a pure function of seed, epoch, world and position."""
+
+from dataclasses import KW_ONLY, dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+
+from ftrecipes.data.packing import RowIds, cut, group, pack, share_evenly
+from ftrecipes.data.rows import IGNORED, MicroBatch, TokenRows
+
+
+@dataclass(frozen=True)
+class Loader:
+    """Plans the micro-batches of an epoch and cuts them out of the rows.
+
+    `packing` fills a micro-batch with whole rows up to `batch_size` x `context_length` positions;
+    `padding` takes `batch_size` rows, of like length unless `shuffle` is `plain`. Both are run
+    flattened. A step is `accumulation` micro-batches on each of `world_size` ranks; the last one of
+    an epoch may be smaller. Rows without a token to train on are in no micro-batch.
+
+    Nothing is kept between calls, so any step of any epoch can be planned on any rank. All ranks
+    have the same number of micro-batches in a step; one of them may hold no rows when rows are few.
+    """
+
+    rows: TokenRows
+    _: KW_ONLY
+    strategy: Literal["packing", "padding"]
+    batch_size: int
+    context_length: int
+    shuffle: Literal["grouped", "plain"] = "grouped"
+    seed: int
+    accumulation: int = 1
+    world_size: int = 1
+    rank: int = 0
+
+    def steps_per_epoch(self, epoch: int) -> int:
+        """Optimizer steps of this epoch; packs, and with them steps, may differ by epoch."""
+        return len(self.step_plan(epoch))
+
+    def step_plan(self, epoch: int) -> list[list[RowIds]]:
+        """For each step, this rank's micro-batches as row ids. Each row is in one of them, once."""
+        # MT19937's legacy stream is frozen by NumPy (NEP 19): a run can be resumed by a later one.
+        random = np.random.RandomState([self.seed % 2**32, epoch])
+        order = random.permutation(self._trained()).tolist()
+        batches = self._batches(order)
+        batches = [batches[index] for index in random.permutation(len(batches))]
+        window = self.accumulation * self.world_size
+        steps = [batches[at : at + window] for at in range(0, len(batches), window)]
+        if steps:
+            steps[-1] = share_evenly(steps[-1], parts=self.world_size)
+        return [step[self.rank :: self.world_size] for step in steps]
+
+    def evaluation_plan(self) -> list[RowIds]:
+        """This rank's micro-batches, every row once, in a fixed order that mixes the lengths."""
+        rows = self._trained()
+        if self.strategy == "padding":
+            rows = rows[np.argsort(-self.rows.lengths[rows], kind="stable")]
+            # By first row of the file, so that the first few micro-batches are not the longest.
+            batches = sorted(cut(rows.tolist(), batch_size=self.batch_size), key=min)
+        else:
+            batches = self._batches(rows.tolist())
+        batches = share_evenly(batches, parts=self.world_size)
+        return batches[self.rank :: self.world_size]
+
+    def micro_batch(self, row_ids: RowIds) -> MicroBatch:
+        """The rows one after another; no rows give empty tensors."""
+        offsets = self.rows.offsets
+        places = [slice(offsets[row], offsets[row + 1]) for row in row_ids]
+        lengths = tuple(int(place.stop - place.start) for place in places)
+        input_ids = _gather(self.rows.input_ids, places)
+        labels = _gather(self.rows.labels, places)
+        first_positions = torch.tensor([0, *lengths]).cumsum(0)[:-1]
+        labels[first_positions] = IGNORED
+        return MicroBatch(
+            row_ids=tuple(row_ids),
+            lengths=lengths,
+            input_ids=input_ids,
+            labels=labels,
+            num_tokens=int((labels != IGNORED).sum()),
+        )
+
+    def _trained(self) -> np.ndarray:
+        return np.flatnonzero(self.rows.token_counts)
+
+    def _batches(self, order: list[int]) -> list[RowIds]:
+        if self.strategy == "packing":
+            capacity = self.batch_size * self.context_length
+            return pack(order, self.rows.lengths, capacity=capacity)
+        if self.shuffle == "plain":
+            return cut(order, batch_size=self.batch_size)
+        return group(order, self.rows.lengths, batch_size=self.batch_size)
+
+
+def _gather(flat: np.ndarray, places: list[slice]) -> torch.Tensor:
+    """int64 [T] of the chosen places."""
+    parts = [flat[place] for place in places]
+    return torch.from_numpy(np.concatenate(parts or [flat[:0]]).astype(np.int64))

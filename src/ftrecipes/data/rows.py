@@ -1,0 +1,116 @@
+"""The values that leave this package, and the raw rows they are made of.
+
+Legend: R rows, T positions. A token is a position whose label counts.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import torch
+
+from ftrecipes.config.errors import DataError
+
+IGNORED = -100
+"""Label of a position that is not trained; torch's cross entropy skips it by default."""
+
+SHOWN_FAULTS = 5
+
+
+@dataclass(frozen=True)
+class RawRows:
+    """Rows as they were read, the columns found in them, and where each stands.
+
+    A row is named by all three of "train.jsonl", "line", 17.
+    """
+
+    rows: Sequence[Mapping]
+    columns: list[str]
+    name: str
+    unit: Literal["line", "row"]
+    numbers: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def source(self, index: int) -> str:
+        """The words that name a row to a person: "train.jsonl line 17"."""
+        return f"{self.name} {self.unit} {self.numbers[index]}"
+
+
+def collect_rows(
+    rows: Iterable[Mapping], *, name: str, lines: Sequence[int] | None = None
+) -> RawRows:
+    """RawRows of any rows: on these lines of the file, or numbered from 1."""
+    rows = list(rows)
+    columns = dict.fromkeys(key for row in rows if isinstance(row, Mapping) for key in row)
+    if lines is None:
+        return RawRows(rows, list(columns), name, "row", range(1, len(rows) + 1))
+    return RawRows(rows, list(columns), name, "line", lines)
+
+
+@dataclass(frozen=True)
+class TokenRows:
+    """All rows of a split, one after another."""
+
+    input_ids: np.ndarray
+    """int32 [T]"""
+    labels: np.ndarray
+    """int32 [T]: the token that the model must produce AT this position, else -100. Not shifted."""
+    offsets: np.ndarray
+    """int64 [R + 1]: row r is [offsets[r], offsets[r + 1])."""
+    sources: list[str]
+    """Where each row came from."""
+    report: list[str]
+    """What a person should know: rows cut, dropped or without a trained token."""
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """int64 [R]: positions of each row."""
+        return np.diff(self.offsets)
+
+    @cached_property
+    def token_counts(self) -> np.ndarray:
+        """int64 [R]: labels of each row that count; a row's first position has no predecessor."""
+        counted = self.labels != IGNORED
+        counted[self.offsets[:-1]] = False
+        return np.diff(np.concatenate([[0], np.cumsum(counted)])[self.offsets])
+
+    @property
+    def num_tokens(self) -> int:
+        """Labels that count, over all rows."""
+        return int(self.token_counts.sum())
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Whole rows, flattened; never a pad."""
+
+    row_ids: tuple[int, ...]
+    lengths: tuple[int, ...]
+    input_ids: torch.Tensor
+    """int64 [T]"""
+    labels: torch.Tensor
+    """int64 [T]; -100 at the first position of each row."""
+    num_tokens: int
+    """Labels that count."""
+
+
+class RowFault(Exception):
+    """One row can not be used; says why. Gathered over a split and raised together."""
+
+
+def refuse_rows(faults: list[str], *, total: int, do: str) -> None:
+    """Raise DataError for rows that can not be used: how many of how many, and the first few."""
+    if not faults:
+        return
+    lines = faults[:SHOWN_FAULTS]
+    if len(faults) > len(lines):
+        lines.append(f"... and {len(faults) - len(lines)} more")
+    shown = "".join(f"\n  {line}" for line in lines)
+    raise DataError(f"{len(faults)} of {total} rows can not be used.{shown}\n  do: {do}")
