@@ -19,10 +19,7 @@ import zipfile
 from pathlib import Path
 
 FILES = {"train": "train.jsonl", "validation": "val.jsonl", "test": "test.jsonl"}
-REQUEST = (
-    "Summarize this abstract in three lines, one sentence each, "
-    "beginning with Challenge:, Approach: and Outcome:."
-)
+REQUEST = "Summarize this abstract: what was the challenge, the approach, and the outcome?"
 ASPECTS = ("challenge", "approach", "outcome")
 
 
