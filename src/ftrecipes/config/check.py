@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator
 
-from ftrecipes.config.check_paths import check_paths
+from ftrecipes.config.check_paths import CUSTOM, DATA_SUFFIXES, check_paths, is_path
 from ftrecipes.config.faults import Fault, shown
 from ftrecipes.config.flags import asked, flags_of, value_of
 from ftrecipes.config.later import LATER_DATASETS
@@ -148,21 +148,27 @@ def _loop(config: RunConfig) -> Iterator[Fault]:
 
 def _data(config: RunConfig) -> Iterator[Fault]:
     dataset = config.train.dataset
-    custom = dataset == "custom_dataset"
-    options = [f"custom_dataset.{name}" for name in config.custom_dataset.options]
-    names = [*_asked(config, _section("custom_dataset")), *options]
-    if not custom and names:
-        yield _idle(names, "it needs --dataset custom_dataset", "dataset")
-    if custom and config.custom_dataset.file is None:
-        yield Fault(
-            "--dataset custom_dataset needs --custom_dataset.file",
-            expected="a Python file, or file.py:function",
-            flags=("custom_dataset.file",),
-        )
-    if custom:
-        names = _asked(config, ("data.train_split", "data.val_split", "data.val_file"))
+    splits = ("data.train_split", "data.val_split")
+    if dataset == CUSTOM:
+        names = _asked(config, (*splits, "data.val_file"))
         if names:
             yield _idle(names, "the custom data set makes both splits", "dataset")
+        if config.custom_dataset.file is None:
+            what, expected = "needs --custom_dataset.file", "a Python file, or file.py:function"
+            flags = ("custom_dataset.file",)
+            yield Fault(f"--dataset {CUSTOM}: {what}", expected=expected, flags=flags)
+    else:
+        options = [f"{CUSTOM}.{name}" for name in config.custom_dataset.options]
+        names = [*_asked(config, _section(CUSTOM)), *options]
+        if names:
+            yield _idle(names, f"it needs --dataset {CUSTOM}", "dataset")
+        names = _asked(config, splits)
+        if names and is_path(dataset, DATA_SUFFIXES):
+            yield _idle(names, f"the file {dataset} has no splits", "dataset")
+        elif "data.val_split" in names and config.data.val_file is not None:
+            yield _idle(["data.val_split"], "--data.val_file is read instead", "data.val_file")
+    if config.train.batching_strategy != "padding" and asked(config, "data.shuffle"):
+        yield _idle(["data.shuffle"], "it is for --batching_strategy padding", "batching_strategy")
     if dataset in LATER_DATASETS:
         hub_id = LATER_DATASETS[dataset]
         yield Fault(

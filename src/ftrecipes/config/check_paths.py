@@ -1,6 +1,7 @@
 """Files and folders that settings name, checked before anything heavy is imported."""
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +9,8 @@ from ftrecipes.config.faults import Fault
 from ftrecipes.config.names import close
 from ftrecipes.config.schema import GenerateConfig, RunConfig
 
+CUSTOM = "custom_dataset"
+HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 DATA_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 WEIGHTS = (
     "adapter_model*.safetensors",
@@ -33,19 +36,24 @@ def check_paths(config: RunConfig | GenerateConfig) -> list[Fault]:
     ]
 
 
-def looks_like_path(text: str, suffixes: tuple[str, ...]) -> bool:
-    """Whether `text` can not be a hub id (`name` or `owner/name`) and must be a path."""
+def is_path(text: str, suffixes: tuple[str, ...]) -> bool:
+    """Whether `text` names a file or folder, there or not, and no hub id (`name`, `owner/name`)."""
     return (
-        text.startswith(("/", "./", "../", "~"))
-        or text in (".", "..")
-        or text.endswith(("/", *suffixes))
-        or text.count("/") > 1
+        Path(text).exists()
+        or text.lower().endswith(suffixes)
+        or text.startswith(("./", "../"))
+        or not HUB_ID.fullmatch(text)
     )
 
 
 def _model(name: str, value: str | None) -> Iterator[Fault]:
-    if value and looks_like_path(value, (".gguf",)) and not Path(value).exists():
-        yield _absent(name, value, "a hub id, or a folder or .gguf file that exists")
+    if not value or not is_path(value, (".gguf",)):
+        return
+    expected = "a hub id (owner/name), or a folder or .gguf file that exists"
+    if not Path(value).exists():
+        yield _absent(name, value, expected)
+    elif Path(value).is_file() and not value.endswith(".gguf"):
+        yield Fault(f"--{name} {value}: no model", got="a file", expected=expected, flags=(name,))
 
 
 def _adapter(value: str | None) -> Iterator[Fault]:
@@ -63,7 +71,7 @@ def _adapter(value: str | None) -> Iterator[Fault]:
 
 def _training_data(config: RunConfig) -> Iterator[Fault]:
     dataset = config.train.dataset
-    if looks_like_path(dataset, DATA_SUFFIXES) or Path(dataset).is_file():
+    if dataset and dataset != CUSTOM and is_path(dataset, DATA_SUFFIXES):
         yield from _data_file("dataset", dataset)
 
 
@@ -81,7 +89,7 @@ def _data_file(name: str, value: str | None) -> Iterator[Fault]:
             do=f"name one file: {', '.join(near[:5])}" if near else "",
             flags=(name,),
         )
-    elif not value.endswith(DATA_SUFFIXES):
+    elif not value.lower().endswith(DATA_SUFFIXES):
         got = Path(value).suffix or "no suffix"
         what = f"--{name} {value}: not a kind of file that is read"
         yield Fault(what, got=got, expected=f"one of {kinds}", flags=(name,))

@@ -15,7 +15,7 @@ MEANINGS = {
     "data.val_file": "validation_file val_data val_data_path eval_file eval_dataset val_dataset "
     "test_file data.validation_file data.eval_file",
     "dataset": "data dataset_name dataset_path data_file train_file train_data train_dataset "
-    "data_files data.file data.train_file data.path",
+    "data_files data.file data.path",
     "device": "device_map accelerator",
     "dtype": "torch_dtype model_dtype precision",
     "eval_every_steps": "eval_steps eval_interval eval_every evaluation_steps val_check_interval",
