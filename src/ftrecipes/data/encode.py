@@ -17,7 +17,7 @@ class Encoder:
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
         self._tokenizer = tokenizer
         self._chat = None if tokenizer.chat_template is None else ChatRenderer(tokenizer)
-        self._opening = _opening_ids(tokenizer)
+        self._opening = opening_ids(tokenizer)
 
     def render(self, row: Row) -> Rendered | TokenRow:
         """Text, and the spans to train; finished tokens pass. Raises RowFault."""
@@ -60,7 +60,7 @@ class Encoder:
         )
 
 
-def _opening_ids(tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
+def opening_ids(tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
     """int32: what the tokenizer itself puts before a text, BOS or nothing."""
     alone = tokenizer("a", add_special_tokens=False)["input_ids"]
     enclosed = tokenizer("a")["input_ids"]

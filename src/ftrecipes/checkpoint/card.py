@@ -1,0 +1,41 @@
+"""The model card: README.md beside the weights."""
+
+from collections.abc import Mapping
+
+from ftrecipes.config.flags import asked, flags_of, value_of
+from ftrecipes.config.schema import RunConfig
+
+
+def model_card(config: RunConfig, *, base: str, state: Mapping[str, int | float | None]) -> str:
+    """Text of the card: base model, data, method, scores and the flags that were given.
+
+    `state` are the numbers of a TrainState, by name.
+    """
+    peft = config.train.use_peft
+    method = f"{config.train.peft_method} adapter" if peft else "every parameter trained"
+    if config.quantization.method != "none":
+        method += f", base in {config.quantization.method} while training"
+    given = [name for name in flags_of(RunConfig) if asked(config, name)]
+    flags = "".join(f"    --{name} {value_of(config, name)}\n" for name in given)
+    scores = "".join(f"| {name} | {value} |\n" for name, value in _scores(state))
+    return (
+        "---\n"
+        f"base_model: {base}\n"
+        f"library_name: {'peft' if peft else 'transformers'}\n"
+        "pipeline_tag: text-generation\n"
+        "tags: [ftrecipes]\n"
+        "---\n\n"
+        f"# {base}, fine-tuned\n\n"
+        f"Trained with ftrecipes on `{config.train.dataset}` ({method}).\n\n"
+        f"| measure | value |\n|---|---|\n{scores}\n"
+        "The flags that were given; `run.yaml` has every setting, `metrics.jsonl` every step:\n\n"
+        f"{flags}"
+    )
+
+
+def _scores(state: Mapping[str, int | float | None]) -> list[tuple[str, str]]:
+    scores = [("optimizer steps", f"{state['step']}"), ("trained tokens", f"{state['tokens']}")]
+    for name, key in (("before", "first_eval_loss"), ("after", "last_eval_loss")):
+        if state[key] is not None:
+            scores.append((f"evaluation loss {name}", f"{state[key]:.4f}"))
+    return scores

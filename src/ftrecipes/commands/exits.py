@@ -1,0 +1,36 @@
+"""How a command ends: what is shown, and the exit code.
+
+0 done; 1 a fault of ours or of a library; 2 flags or configuration file; 3 data; 4 model or
+adapter; 5 saving or reading back; 6 training could not go on; 130 interrupted by the user.
+"""
+
+import sys
+import traceback
+from collections.abc import Callable
+from typing import NoReturn
+
+from ftrecipes.config.errors import RecipeError
+
+INTERRUPTED = 130
+
+
+def end(action: Callable[[], object]) -> NoReturn:
+    """Run `action` and leave the process with the exit code of how it ended.
+
+    A user's mistake is shown as its message alone; the traceback is in the run folder when there is
+    one. Anything else is shown with its traceback.
+    """
+    try:
+        action()
+    except RecipeError as error:
+        notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
+        sys.stderr.write(f"error: {error}{notes}\n")
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        sys.exit(INTERRUPTED)
+    except Exception:  # noqa: BLE001  the process ends here, with the traceback on the screen
+        traceback.print_exc()
+        sys.stderr.write("error: this is a fault of ftrecipes or of a library, not of the flags\n")
+        sys.exit(1)
+    sys.exit(0)

@@ -1,0 +1,162 @@
+"""The recipe: flags become settings, rows, a model, a trained model, and a folder to keep.
+
+`main` takes the flags from fire; `run` is the story, one line a stage. torch and the libraries on
+it are imported inside the stages, because settings are checked before anything heavy is loaded.
+"""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fire.decorators import SetParseFn
+
+from ftrecipes.config.errors import TrainingError
+from ftrecipes.config.parse import parse, to_mapping
+from ftrecipes.config.precision import (
+    Precision,
+    cpu_has_bfloat16,
+    precision_warnings,
+    resolve_precision,
+)
+from ftrecipes.config.schema import RunConfig
+from ftrecipes.runtime import log
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from ftrecipes.checkpoint.record import RunRecord
+    from ftrecipes.data.rows import TokenRows
+    from ftrecipes.model.resolve import ModelSource
+    from ftrecipes.runtime.world import World
+    from ftrecipes.train.state import TrainState
+
+
+# fire guesses types; the settings have types of their own, so every value arrives as text.
+@SetParseFn(str)
+def main(*stray: str, **flags: object) -> None:
+    """Fine-tune a model as the flags say; `--help` lists them.
+
+    From Python the flags are keyword arguments: `main(model_name="...", lr=1e-4)`. Raises
+    ConfigError with every fault at once, and the other errors of ftrecipes.config.errors.
+    """
+    parsed = parse(flags, stray=stray)
+    for warning in parsed.warnings:
+        log.warning(warning)
+    run(parsed.config)
+
+
+def run(config: RunConfig) -> "TrainState":
+    """Train as `config` says, leave the result in `output_dir`, return where training ended."""
+    from ftrecipes.checkpoint.record import record_run
+    from ftrecipes.checkpoint.result import save_result
+    from ftrecipes.model.resolve import load_tokenizer, resolve_source
+    from ftrecipes.runtime.seed import seed_everything
+    from ftrecipes.runtime.world import start_world
+    from ftrecipes.train.build import open_training
+    from ftrecipes.train.loop import train
+    from ftrecipes.train.state import TrainState
+
+    world = start_world(config.train.device)
+    with record_run(
+        Path(config.train.output_dir).expanduser(),
+        settings=to_mapping(config),
+        origins=config.origins,
+        world={"size": world.size, "device": str(world.device)},
+    ) as record:
+        seed_everything(config.train.seed)
+        source = resolve_source(
+            config.train.model_name,
+            config.train.tokenizer_name,
+            trust_remote_code=config.train.trust_remote_code,
+        )
+        tokenizer = load_tokenizer(source)
+        config = settle_context_length(config, source)
+        precision = settle_precision(config, source, world)
+        rows, val_rows = read_rows(config, tokenizer, record)
+        model = build_model(config, source, rows, precision, world)
+        state = TrainState()
+        try:
+            with open_training(
+                config, model, rows, val_rows, precision=precision, world=world, state=state
+            ) as training:
+                train(training)
+        except (KeyboardInterrupt, TrainingError):
+            # The weights are those of the last finished step, and may be the work of hours.
+            if state.updates:
+                log.warning(f"stopped; what was trained in {state.step} steps is saved")
+                save_result(config, model, tokenizer, base_name=source.name, state=asdict(state))
+            raise
+        save_result(config, model, tokenizer, base_name=source.name, state=asdict(state))
+    return state
+
+
+def settle_context_length(config: RunConfig, source: "ModelSource") -> RunConfig:
+    """`config` with a context length that the model can take."""
+    limit = source.max_length
+    if limit is None or config.train.context_length <= limit:
+        return config
+    log.info(f"context_length is {limit}, the longest row that this model takes")
+    return replace(config, train=replace(config.train, context_length=limit))
+
+
+def settle_precision(config: RunConfig, source: "ModelSource", world: "World") -> Precision:
+    """The dtypes of this run on this device, with a warning where they will be slow."""
+    kind = world.device.type
+    precision = resolve_precision(
+        config, device_type=kind, checkpoint_dtype=source.checkpoint_dtype
+    )
+    for warning in precision_warnings(
+        precision, device_type=kind, cpu_has_bfloat16=cpu_has_bfloat16()
+    ):
+        log.warning(warning)
+    return precision
+
+
+def read_rows(
+    config: RunConfig, tokenizer: "PreTrainedTokenizerBase", record: "RunRecord"
+) -> "tuple[TokenRows, TokenRows | None]":
+    """Training and validation rows as tokens and labels; a fault in them ends the run here."""
+    from ftrecipes.checkpoint.record import fingerprint
+    from ftrecipes.data.sources import load_split
+    from ftrecipes.data.tokenize import tokenize_rows
+
+    splits: list[TokenRows | None] = []
+    for split in ("train", "validation"):
+        raw = load_split(config, tokenizer, split)
+        if raw is None:
+            splits.append(None)
+            continue
+        rows = tokenize_rows(
+            raw,
+            tokenizer,
+            context_length=config.train.context_length,
+            truncation=config.data.truncation,
+        )
+        log.info(
+            f"{split}: {len(rows)} rows of {rows.input_ids.size} positions, "
+            f"{rows.num_tokens} of them trained tokens"
+        )
+        for line in rows.report:
+            log.warning(f"{split}: {line}")
+        arrays = (rows.input_ids, rows.labels, rows.offsets)
+        record.add(**{f"{split}_fingerprint": fingerprint(*(array.tobytes() for array in arrays))})
+        splits.append(rows)
+    return splits[0], splits[1]
+
+
+def build_model(
+    config: RunConfig,
+    source: "ModelSource",
+    rows: "TokenRows",
+    precision: Precision,
+    world: "World",
+) -> "PreTrainedModel | PeftModel":
+    """The model on its device, quantized as asked, with what is to be trained made trainable."""
+    from ftrecipes.model.adapters import add_adapters, train_everything
+    from ftrecipes.model.load import load_model
+
+    model = load_model(source, config, precision, world.device)
+    if config.train.use_peft:
+        return add_adapters(model, config.lora, precision)
+    return train_everything(model, precision)

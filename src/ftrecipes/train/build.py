@@ -1,0 +1,78 @@
+"""Put together what the loop works with."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from torch import nn
+
+from ftrecipes.config.precision import Precision
+from ftrecipes.config.schema import RunConfig
+from ftrecipes.data.loader import Loader
+from ftrecipes.data.rows import TokenRows
+from ftrecipes.optim.optimizer import build_optimizer
+from ftrecipes.optim.schedule import build_schedule, count_steps
+from ftrecipes.report.recorder import Recorder
+from ftrecipes.runtime import log
+from ftrecipes.runtime.world import World
+from ftrecipes.train.loop import Training
+from ftrecipes.train.probe import choose_route
+from ftrecipes.train.state import TrainState
+from ftrecipes.train.step import autocast, build_batch_loss, build_updater
+
+
+@contextmanager
+def open_training(
+    config: RunConfig,
+    model: nn.Module,
+    rows: TokenRows,
+    val_rows: TokenRows | None,
+    *,
+    precision: Precision,
+    world: World,
+    state: TrainState,
+) -> Iterator[Training]:
+    """Route, batches, schedule, optimizer and recorder of a run over `rows`.
+
+    metrics.jsonl and the progress are open inside. Raises DataError and ModelError when there is
+    nothing to train on or nothing to train.
+    """
+    train, device = config.train, world.device
+    with autocast(precision, device):
+        route = choose_route(model, rows, device=device)
+    log.info(route.reason)
+    loader = _loader(config, rows, world, train.batch_size_training)
+    epoch_steps = count_steps(
+        loader.steps_per_epoch, num_epochs=train.num_epochs, max_train_step=train.max_train_step
+    )
+    schedule = build_schedule(train, epoch_steps)
+    optimizer = build_optimizer(model.named_parameters(), train)
+    metrics = Path(train.output_dir).expanduser() / "metrics.jsonl"
+    with Recorder(
+        metrics, rank=world.rank, device=device, total_steps=schedule.total_steps
+    ) as recorder:
+        yield Training(
+            batch_loss=build_batch_loss(model, route, precision=precision, device=device),
+            updater=build_updater(optimizer, config=train, precision=precision, device=device),
+            schedule=schedule,
+            config=train,
+            loader=loader,
+            sources=rows.sources,
+            val_loader=val_rows and _loader(config, val_rows, world, train.val_batch_size),
+            recorder=recorder,
+            state=state,
+        )
+
+
+def _loader(config: RunConfig, rows: TokenRows, world: World, batch_size: int) -> Loader:
+    return Loader(
+        rows,
+        strategy=config.train.batching_strategy,
+        batch_size=batch_size,
+        context_length=config.train.context_length,
+        shuffle=config.data.shuffle,
+        seed=config.train.seed,
+        accumulation=config.train.gradient_accumulation_steps,
+        world_size=world.size,
+        rank=world.rank,
+    )
