@@ -24,8 +24,8 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @linux
 def test_host_numbers_are_the_kernels_and_follow_an_allocation():
     before = host_memory()
-    # Other allocations of the interpreter happen between the two readings: 5 %.
-    assert before["host_rss_bytes"] == pytest.approx(psutil.Process().memory_info().rss, rel=0.05)
+    # The kernel's counters are a little late, and the interpreter goes on allocating: 1.5 %.
+    assert before["host_rss_bytes"] == pytest.approx(psutil.Process().memory_info().rss, rel=0.015)
     block = torch.ones(64 * 2**20, dtype=torch.uint8)
     during = host_memory()
     assert during["host_rss_bytes"] - before["host_rss_bytes"] == pytest.approx(

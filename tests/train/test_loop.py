@@ -3,7 +3,7 @@
 import copy
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -65,7 +65,8 @@ class Run:
                 recorder=recorder,
                 state=self.state,
             )
-            return train(training)
+            train(training)
+        return self.state
 
     def lines(self, kind=None):
         lines = [json.loads(line) for line in self.path.read_text().splitlines()]
@@ -92,7 +93,7 @@ def test_whole_run_equals_the_row_by_row_reference(tmp_path):
         warmup_steps=2,
     )
     model_ref = copy.deepcopy(run.model)
-    result = run.train()
+    state = run.train()
     cosine = [0.5 * (1 + math.cos(math.pi * done / 4)) for done in range(4)]
     rates = [0.05 * factor for factor in [1 / 3, 2 / 3, *cosine]]
     before = reference.evaluate(Bigram(), VALIDATION)
@@ -107,11 +108,11 @@ def test_whole_run_equals_the_row_by_row_reference(tmp_path):
     assert run.column("step", "loss") == pytest.approx(losses, abs=1e-5)
     assert run.column("step", "lr") == pytest.approx(rates, rel=1e-9)
     torch.testing.assert_close(weights(run.model), weights(model_ref), rtol=1e-4, atol=1e-5)
-    assert result.eval_loss_before == pytest.approx(before, abs=1e-6)
+    assert state.first_eval_loss == pytest.approx(before, abs=1e-6)
     after = reference.evaluate(model_ref, VALIDATION)
-    assert result.eval_loss_after == pytest.approx(after, abs=1e-5)
-    assert (result.steps, result.updates, result.tokens) == (6, 6, 3 * 124)
-    assert result.positions == 3 * (124 + 28)
+    assert state.last_eval_loss == pytest.approx(after, abs=1e-5)
+    assert (state.step, state.updates, state.tokens) == (6, 6, 3 * 124)
+    assert state.positions == 3 * (124 + 28)
 
 
 def test_windows_never_reach_over_an_epoch(tmp_path):
@@ -141,14 +142,14 @@ def test_step_scheduler_follows_epochs_whatever_the_accumulation(tmp_path, accum
 def test_max_train_step_stops_cleanly(tmp_path, max_train_step, steps, epochs):
     loader = ToyLoader(random_rows([4] * 4), plan_of(4, batch_size=1, accumulation=1, num_epochs=2))
     run = Run(tmp_path, loader=loader, num_epochs=2, max_train_step=max_train_step)
-    result = run.train()
-    assert result.steps == result.updates == steps
+    state = run.train()
+    assert state.step == state.updates == steps
     assert run.column("step", "step") == list(range(1, steps + 1))
     assert run.column("epoch", "epoch") == epochs
     assert run.column("evaluation", "step")[-1] == steps
     whole = [4 * epoch for epoch in (1, 2) if 4 * epoch <= steps]
-    assert run.state.epoch == len(whole)
-    assert run.state.step_in_epoch == steps - sum(whole[-1:])
+    assert state.epoch == len(whole)
+    assert state.step_in_epoch == steps - sum(whole[-1:])
 
 
 def test_max_train_step_counts_optimizer_steps_not_micro_batches(tmp_path):
@@ -173,27 +174,52 @@ def test_max_train_step_counts_optimizer_steps_not_micro_batches(tmp_path):
 def test_evaluations_come_as_asked_and_never_twice_after_a_step(tmp_path, settings, expected):
     loader = ToyLoader(random_rows([4] * 3), plan_of(3, batch_size=1, accumulation=1, num_epochs=2))
     run = Run(tmp_path, loader=loader, num_epochs=2, **settings)
-    result = run.train()
+    state = run.train()
     assert run.column("evaluation", "step") == expected
     losses = run.column("evaluation", "loss")
-    assert result.eval_loss_before == losses[0]
-    assert result.eval_loss_after == losses[-1]
-    assert result.best_eval_loss == min(losses)
-    assert result.best_eval_step == expected[losses.index(min(losses))]
+    assert state.first_eval_loss == losses[0]
+    assert state.last_eval_loss == losses[-1]
+    assert state.best_eval_loss == min(losses)
+    assert state.best_eval_step == expected[losses.index(min(losses))]
+
+
+def test_best_evaluation_is_the_lowest_not_the_last(tmp_path):
+    loader = ToyLoader(random_rows([9] * 4), plan_of(4, batch_size=2, accumulation=1, num_epochs=3))
+    run = Run(tmp_path, loader=loader, num_epochs=3, lr=5.0, scheduler="constant")
+    state = run.train()
+    losses = run.column("evaluation", "loss")
+    assert losses[-1] > losses[0] == state.best_eval_loss, "such a learning rate makes it worse"
+    assert state.best_eval_step == 0
+
+
+def test_epoch_line_is_the_token_weighted_mean_of_its_own_steps(tmp_path):
+    loader = ToyLoader(
+        random_rows([2, 40, 7]), plan_of(3, batch_size=1, accumulation=1, num_epochs=2)
+    )
+    run = Run(tmp_path, loader=loader, num_epochs=2)
+    run.train()
+    steps = run.lines("step")
+    for number, line in enumerate(run.lines("epoch")):
+        own = steps[3 * number : 3 * number + 3]
+        assert line["num_tokens"] == 49
+        mean = sum(step["loss"] * step["num_tokens"] for step in own) / 49
+        assert line["loss"] == pytest.approx(mean)
 
 
 def test_without_a_validation_split_nothing_is_evaluated(tmp_path):
     loader = ToyLoader(random_rows([4] * 3), plan_of(3, batch_size=2, accumulation=1))
     run = Run(tmp_path, loader=loader, validation=None)
-    result = run.train()
+    state = run.train()
     assert run.lines("evaluation") == []
-    assert (result.eval_loss_before, result.eval_loss_after, result.steps) == (None, None, 2)
+    assert (state.first_eval_loss, state.last_eval_loss, state.step) == (None, None, 2)
 
 
-def dropout_run(folder, **settings):
+def dropout_run(folder, *, dropout=0.3, **settings):
     folder.mkdir()
     loader = ToyLoader(random_rows([9] * 6), plan_of(6, batch_size=2, accumulation=1, num_epochs=2))
-    run = Run(folder, loader=loader, model=Bigram(dropout=0.3), num_epochs=2, **settings)
+    # As transformers' from_pretrained leaves a model: in eval mode.
+    model = Bigram(dropout=dropout).eval()
+    run = Run(folder, loader=loader, model=model, num_epochs=2, **settings)
     torch.manual_seed(7)
     run.train()
     return run.column("step", "loss")
@@ -204,6 +230,7 @@ def test_dropout_repeats_with_the_seed_and_evaluation_does_not_move_it(tmp_path)
     assert dropout_run(tmp_path / "b") == straight
     assert dropout_run(tmp_path / "c", eval_every_steps=1) == straight
     assert dropout_run(tmp_path / "d", validation=None) == straight
+    assert dropout_run(tmp_path / "e", dropout=0.0) != straight
 
 
 class Interrupted(ToyLoader):
@@ -232,7 +259,7 @@ def test_interrupted_run_goes_on_from_its_state_with_the_same_bits(tmp_path):
     assert broken.lines()[-1]["reason"].startswith("KeyboardInterrupt")
     first = broken.column("step", "loss")
     # The state goes through JSON, as it would through a file.
-    broken.state = TrainState.from_dict(json.loads(json.dumps(broken.state.to_dict())))
+    broken.state = TrainState(**json.loads(json.dumps(asdict(broken.state))))
     broken.train()
     assert first + broken.column("step", "loss") == losses
     torch.testing.assert_close(weights(broken.model), weights(straight.model), rtol=0, atol=0)
@@ -243,8 +270,8 @@ def test_step_without_labels_is_written_as_null_and_counted(tmp_path, caplog):
     loader = ToyLoader(random_rows([5, 0, 6]), plan_of(3, batch_size=1, accumulation=1))
     with caplog.at_level("WARNING", logger="ftrecipes"):
         run = Run(tmp_path, loader=loader)
-        result = run.train()
-    assert (result.steps, result.updates) == (3, 2)
+        state = run.train()
+    assert (state.step, state.updates) == (3, 2)
     line = run.lines("step")[1]
     assert (line["loss"], line["grad_norm"], line["num_tokens"]) == (None, None, 0)
     assert "labels" in line["note"]
@@ -284,9 +311,9 @@ def test_evaluation_that_is_not_finite_is_told_and_never_the_best(tmp_path, capl
     loader = ToyLoader(random_rows([5]), plan_of(1, batch_size=1, accumulation=1))
     run = Run(tmp_path, loader=loader, model=model, validation=validation)
     with caplog.at_level("WARNING", logger="ftrecipes"):
-        result = run.train()
-    assert result.best_eval_loss is None
-    assert math.isnan(result.eval_loss_after)
+        state = run.train()
+    assert state.best_eval_loss is None
+    assert math.isnan(state.last_eval_loss)
     line = run.lines("evaluation")[0]
     assert (line["loss"], line["loss_text"]) == (None, "nan")
     assert "evaluation loss after step 0 is nan" in caplog.text

@@ -288,9 +288,12 @@ def test_float16_gradient_that_overflows_at_any_scale_stops():
 
 
 def test_results_are_numbers_that_hold_no_graph():
-    result = take_step(Bigram(), random_rows([4]), [(0,)])
+    model = Bigram()
+    result = take_step(model, random_rows([4]), [(0,)])
     assert type(result.loss) is float
     assert type(result.grad_norm) is float
+    loss_sums = add_gradients(*machine(model), [micro_batch(random_rows([4]), (0,))])
+    assert not any(loss_sum.requires_grad for loss_sum in loss_sums)
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [(FLOAT32, torch.float32), (HALF, torch.float16)])

@@ -30,9 +30,8 @@ class Evaluation:
 def evaluate(batch_loss: BatchLoss, loader: Loader, *, max_eval_step: int = 0) -> Evaluation:
     """Mean token loss over the rows of `loader`, without dropout; the model's mode is put back.
 
-    `max_eval_step` > 0 takes that many micro-batches, spread evenly over the split, because its
-    fixed order may go by length. Nothing but sums is kept from one micro-batch to the next.
-    Raises DataError when no label counts.
+    `max_eval_step` > 0 takes that many micro-batches, spread evenly over the split. Nothing but
+    sums is kept from one micro-batch to the next. Raises DataError when no label counts.
     """
     began = time.perf_counter()
     plan = loader.evaluation_plan()

@@ -34,25 +34,7 @@ class Training:
     after an interrupt it says how far the weights have come."""
 
 
-@dataclass(frozen=True)
-class TrainResult:
-    """What a run did, for the summary and the model card."""
-
-    steps: int
-    updates: int
-    """Steps that changed the weights."""
-    tokens: int
-    positions: int
-    train_seconds: float
-    eval_loss_before: float | None
-    """Before the first step; None without a validation split."""
-    eval_loss_after: float | None
-    """After the last step; None without a validation split."""
-    best_eval_loss: float | None
-    best_eval_step: int | None
-
-
-def train(run: Training) -> TrainResult:
+def train(run: Training) -> None:
     """Train to the end of the schedule, which has epochs and `max_train_step` worked in.
 
     Every rank calls it. Evaluates before the first step, then every `eval_every_steps` steps or
@@ -79,7 +61,7 @@ def train(run: Training) -> TrainResult:
         # max_train_step may stop inside an epoch, which is then not over.
         if state.step_in_epoch == len(plan):
             enter_next_epoch(state)
-    return finish(run)
+    finish(run)
 
 
 def take_step(run: Training, micro_batches: list[tuple[int, ...]]) -> None:
@@ -152,8 +134,8 @@ def enter_next_epoch(state: TrainState) -> None:
     state.epoch_tokens = 0
 
 
-def finish(run: Training) -> TrainResult:
-    """Totals of the run, logged and returned."""
+def finish(run: Training) -> None:
+    """Totals of the run, and a warning when nothing was trained."""
     state = run.state
     if state.updates == 0:
         log.warning(
@@ -166,14 +148,8 @@ def finish(run: Training) -> TrainResult:
         positions=state.positions,
         seconds=state.train_seconds,
     )
-    return TrainResult(
-        steps=state.step,
-        updates=state.updates,
-        tokens=state.tokens,
-        positions=state.positions,
-        train_seconds=state.train_seconds,
-        eval_loss_before=state.first_eval_loss,
-        eval_loss_after=state.last_eval_loss,
-        best_eval_loss=state.best_eval_loss,
-        best_eval_step=state.best_eval_step,
-    )
+    if state.best_eval_loss is not None:
+        log.info(
+            f"evaluation loss: {state.first_eval_loss:.4f} before, {state.last_eval_loss:.4f} "
+            f"after, lowest {state.best_eval_loss:.4f} after step {state.best_eval_step}"
+        )

@@ -1,12 +1,11 @@
 """What must survive a restart, and nothing else."""
 
-from dataclasses import asdict, dataclass, fields
-from typing import Self
+from dataclasses import dataclass
 
 
 @dataclass
 class TrainState:
-    """Place and counts of a run; plain numbers, so that it goes into any file.
+    """Place and counts of a run: plain numbers, so that `asdict` and JSON carry all of it.
 
     The learning rate and the rows of a step are not in it: both are pure functions of the place.
     """
@@ -39,14 +38,3 @@ class TrainState:
     """Lowest finite evaluation loss so far."""
     best_eval_step: int | None = None
     """Step it was taken after."""
-
-    def to_dict(self) -> dict[str, int | float | None]:
-        """All fields by name."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, int | float | None]) -> Self:
-        """The state that `to_dict` came from; an assertion fails on missing or unknown fields."""
-        expected = {field.name for field in fields(cls)}
-        assert set(values) == expected, f"TrainState wants {expected}, got {set(values)}"
-        return cls(**values)

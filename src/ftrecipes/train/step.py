@@ -72,7 +72,7 @@ class StepResult:
 
 
 def autocast(precision: Precision, device: torch.device) -> torch.autocast:
-    """Context in which forwards run: products in the compute dtype where it differs from storage."""
+    """Context of a forward: products in the compute dtype where that differs from storage."""
     dtype = getattr(torch, precision.compute)
     return torch.autocast(device.type, dtype=dtype, enabled=precision.autocast)
 
