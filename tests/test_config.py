@@ -243,6 +243,7 @@ def test_home_is_expanded_in_paths_only(needed, monkeypatch):
     [
         ("learning_rate", "lr"),
         ("learning-rate", "lr"),
+        ("LR", "lr"),
         ("train_config.lr", "lr"),
         ("lora_config.rank", "lora.r"),
         ("lora.rank", "lora.r"),
@@ -399,7 +400,7 @@ def test_a_bare_section_field_has_its_old_effect(needed):
 
 def test_flags_win_over_the_file_and_origins_tell(needed):
     Path("run.yaml").write_text(
-        "lr: 1e-3\nuse_peft: yes\nnum_epochs: 2\nlora: {r: 4, target-modules: [q_proj]}\n"
+        "data:\nlr: 1e-3\nuse_peft: yes\nnum_epochs: 2\nlora: {r: 4, target-modules: [q_proj]}\n"
         "lora.lora_alpha: 8\nquantization: fp4\n"
     )
     words = [*needed, "--config", "run.yaml", "--lr", "0.5", "--lora_config.r", "2"]
@@ -440,7 +441,8 @@ def test_flags_win_over_the_file_and_origins_tell(needed):
         ("", ["got: nothing", "a mapping of flags"]),
         ("1: 2\n", ["a key that is not a text"]),
         ("lr: [\n", ["expected: valid YAML"]),
-        ("lora: {r: 4}\n", ["would have no effect", "without --use_peft"]),
+        ("lora: {r: 4}\n", ["would have no effect", "without --use_peft", "(see run.yaml)"]),
+        ("lr: -1\n", ["--lr: out of range (see run.yaml)\n  got: -1"]),
     ],
 )
 def test_file_faults_name_the_file(text, expected, needed):

@@ -1,6 +1,7 @@
 """Ranges and combinations of settings, checked before anything heavy is imported."""
 
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 
 from ftrecipes.config.check_paths import CUSTOM, DATA_SUFFIXES, check_paths, is_path
 from ftrecipes.config.faults import Fault, shown
@@ -11,7 +12,8 @@ from ftrecipes.config.schema import GenerateConfig, RunConfig
 
 REQUIRED = {
     "model_name": "a hub id, a folder or a .gguf file",
-    "dataset": "a file, a hub id or custom_dataset",
+    "dataset": "a file, a hub id or custom_dataset (llama-recipes took samsum_dataset, on the hub "
+    "knkarthick/samsum)",
     "output_dir": "a folder for the result",
 }
 AT_LEAST = {
@@ -47,7 +49,8 @@ def check(config: RunConfig, broken: Collection[str] = ()) -> list[Fault]:
         *precision_faults(config),
         *check_paths(config),
     ]
-    return [fault for fault in found if set(fault.flags).isdisjoint(broken)]
+    kept = [fault for fault in found if set(fault.flags).isdisjoint(broken)]
+    return [replace(fault, what=fault.what + _files(config, fault)) for fault in kept]
 
 
 def check_generate(config: GenerateConfig, broken: Collection[str] = ()) -> list[Fault]:
@@ -71,6 +74,13 @@ def _missing(config: RunConfig, broken: Collection[str]) -> Iterator[Fault]:
             got="nothing",
             expected="; ".join(f"--{name}: {REQUIRED[name]}" for name in missing),
         )
+
+
+def _files(config: RunConfig, fault: Fault) -> str:
+    """Where the settings of a fault stand, as far as they were not typed."""
+    origins = {config.origins.get(name, "default") for name in fault.flags} - {"default"}
+    files = sorted(origin for origin in origins if not origin.startswith("--"))
+    return f" (see {', '.join(files)})" if files else ""
 
 
 def _ranges(config: RunConfig | GenerateConfig) -> Iterator[Fault]:

@@ -12,6 +12,7 @@ from ftrecipes.config.schema import GenerateConfig, RunConfig
 CUSTOM = "custom_dataset"
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 DATA_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
+MODEL_FILES = ("adapter_config.json", "config.json")
 WEIGHTS = (
     "adapter_model*.safetensors",
     "adapter_model.bin",
@@ -61,12 +62,9 @@ def _adapter(value: str | None) -> Iterator[Fault]:
         return
     if not Path(value).is_dir():
         yield _absent("adapter", value, "a folder")
-    elif not (Path(value) / "adapter_config.json").is_file():
-        yield Fault(
-            f"--adapter {value}: this folder holds no adapter",
-            expected="adapter_config.json in it",
-            flags=("adapter",),
-        )
+    elif not any((Path(value) / name).is_file() for name in MODEL_FILES):
+        what = f"--adapter {value}: this folder holds no adapter and no model"
+        yield Fault(what, expected=f"{' or '.join(MODEL_FILES)} in it", flags=("adapter",))
 
 
 def _training_data(config: RunConfig) -> Iterator[Fault]:

@@ -59,6 +59,7 @@ def nearest(name: str, known: Iterable[str]) -> tuple[str, bool]:
     In this order: another tool's word for it, the same field in the right section, like spelling.
     """
     known = list(known)
+    name = name.lower()
     field = name.rpartition(".")[2]
     for word in (name, field):
         for flag, words in MEANINGS.items():

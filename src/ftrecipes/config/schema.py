@@ -206,7 +206,8 @@ class GenerateConfig:
     """`ftrecipes generate`: answers with and without an adapter."""
 
     adapter: str | None = None
-    """Run folder or adapter folder; its base model is read from adapter_config.json."""
+    """Run folder or adapter folder; its base model is read from adapter_config.json. The run folder
+    of a full fine-tuning answers alone."""
     model_name: str | None = None
     """Base model, when it is not where the adapter says, or to answer without an adapter."""
     prompt: str = ""

@@ -57,11 +57,13 @@ class Source:
 
     def take_all(self, settings: Mapping[str, object]) -> None:
         """Read every setting; the mapping of a section is read as its dotted flags."""
-        sections = {name.partition(".")[0] for name in _known_names(self.into) if "." in name}
+        known = _known_names(self.into)
+        sections = {name.partition(".")[0] for name in known if "." in name}
         for key, value in settings.items():
             name = str(key).replace("-", "_")
-            if isinstance(value, Mapping) and name in sections | set(SECTION_ALIASES):
-                for inner, item in value.items():
+            part = {} if value is None and name not in SHORTHANDS else value  # `lora:` alone
+            if name in sections and isinstance(part, Mapping):
+                for inner, item in part.items():
                     self._take(f"{name}.{str(inner).replace('-', '_')}", item)
             else:
                 self._take(name, value)
