@@ -40,8 +40,8 @@ def _generate(words: list[str]) -> None:
 def answers(config: GenerateConfig) -> Iterator[tuple[str, str]]:
     """Pairs of (who answers, answer): the base model, then the adapter, as asked.
 
-    `config.adapter` may also be a fully fine-tuned model's run folder; it answers alone. The base is
-    loaded as run.yaml in the folder says, quantized if it was.
+    `config.adapter` may also be a fully fine-tuned model's run folder; it answers alone. The base
+    is loaded as run.yaml in the folder says, quantized if it was.
     """
     from ftrecipes.config.precision import resolve_precision
     from ftrecipes.model.load import load_model
