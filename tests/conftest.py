@@ -1,15 +1,50 @@
-"""What every test starts from."""
+"""Fixtures that several rooms share: small model folders and data files, all made here."""
 
-import logging
+import json
+from pathlib import Path
 
 import pytest
 
+from tests import tiny_models
+from tests.tiny_tokenizers import build_tokenizer
 
-@pytest.fixture(autouse=True)
-def log_as_it_was():
-    """A command started inside a test takes the log to itself; the next test reads it as before."""
-    logger = logging.getLogger("ftrecipes")
-    before = (logger.handlers[:], logger.propagate, logger.level)
-    yield
-    logger.handlers[:], logger.propagate = before[:2]
-    logger.setLevel(before[2])
+TOPICS = ("rain", "bread", "iron", "music", "salt", "wool", "glass", "tea")
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory) -> Path:
+    """A tiny random Llama with a ChatML tokenizer, as save_pretrained writes them."""
+    folder = tmp_path_factory.mktemp("models") / "tiny llama"
+    return tiny_models.save_folder("llama", folder, tokenizer=build_tokenizer("chatml"))
+
+
+@pytest.fixture(scope="session")
+def chat_file(tmp_path_factory) -> Path:
+    """Twelve short dialogs, one JSON object a line."""
+    rows = [
+        {
+            "messages": [
+                {"role": "user", "content": f"Tell me about {topic}, part {part}."},
+                {"role": "assistant", "content": f"{topic} is {topic} " * (part + 1)},
+            ]
+        }
+        for part in range(2)
+        for topic in TOPICS[:6]
+    ]
+    return write_lines(tmp_path_factory.mktemp("data") / "train.jsonl", rows)
+
+
+@pytest.fixture(scope="session")
+def val_file(tmp_path_factory) -> Path:
+    """Five instructions with answers of different lengths."""
+    rows = [
+        {"instruction": f"Describe {topic}.", "input": "", "output": f"It is {topic}. " * length}
+        for length, topic in enumerate(TOPICS[3:], start=1)
+    ]
+    return write_lines(tmp_path_factory.mktemp("data") / "validation.jsonl", rows)
+
+
+def write_lines(path: Path, rows: list[dict]) -> Path:
+    """Write rows as JSON Lines."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path

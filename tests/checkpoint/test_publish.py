@@ -1,0 +1,105 @@
+"""A result gets into the run folder whole, or not at all."""
+
+import os
+
+import pytest
+import torch
+
+from ftrecipes.checkpoint.publish import STAGING, publish, write_json, write_text
+from ftrecipes.checkpoint.record import fingerprint
+from ftrecipes.checkpoint.verify import compare, difference
+from ftrecipes.config.errors import CheckpointError
+
+
+def write_adapter(text):
+    def write(staging):
+        (staging / "adapter_model.safetensors").write_text(text)
+        (staging / "adapter_config.json").write_text("{}")
+
+    return write
+
+
+def accept(staging):
+    assert (staging / "adapter_model.safetensors").exists()
+
+
+def test_files_of_an_earlier_result_go_only_when_the_new_one_is_there(tmp_path):
+    (tmp_path / "model.safetensors").write_text("old")
+    (tmp_path / "config.json").write_text("old")
+    (tmp_path / "metrics.jsonl").write_text("kept")
+    publish(tmp_path, write_adapter("new"), accept)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "adapter_config.json",
+        "adapter_model.safetensors",
+        "metrics.jsonl",
+    ]
+    assert (tmp_path / "adapter_model.safetensors").read_text() == "new"
+
+
+@pytest.mark.parametrize("fault", [CheckpointError("other bytes"), OSError(28, "No space left")])
+def test_a_failed_write_or_check_leaves_the_earlier_result_alone(tmp_path, fault):
+    publish(tmp_path, write_adapter("old"), accept)
+
+    def refuse(staging):
+        raise fault
+
+    for write, verify in ((write_adapter("new"), refuse), (refuse, accept)):
+        with pytest.raises(CheckpointError, match=r"other bytes|No space left"):
+            publish(tmp_path, write, verify)
+        assert (tmp_path / "adapter_model.safetensors").read_text() == "old"
+        assert not (tmp_path / STAGING).exists()
+
+
+def test_leftovers_of_a_killed_save_are_cleared(tmp_path):
+    (tmp_path / STAGING).mkdir()
+    (tmp_path / STAGING / "model.safetensors").write_text("half")
+    publish(tmp_path, write_adapter("new"), accept)
+    assert not (tmp_path / "model.safetensors").exists()
+
+
+def test_write_text_replaces_in_one_step(tmp_path, monkeypatch):
+    path = tmp_path / "run.json"
+    write_text(path, "old")
+
+    def fail(source, target):
+        raise OSError("killed here")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="killed here"):
+        write_json(path, {"a": 1})
+    assert path.read_text() == "old"
+
+
+def test_compare_names_what_is_lost_foreign_or_changed():
+    live = {"a": torch.ones(2), "b": torch.zeros(3), "c": torch.tensor([float("nan")])}
+    compare(dict(live), trained=live, known=live)
+    saved = {"a": torch.ones(2).half(), "c": live["c"].clone(), "d": torch.ones(1)}
+    with pytest.raises(CheckpointError) as caught:
+        compare(saved, trained=live, known=live)
+    text = str(caught.value)
+    assert "b: trained, but not in the file" in text
+    assert "d: in the file, but not in the model" in text
+    assert "a: (2,) torch.float16 in the file, (2,) torch.float32 in the model" in text
+    assert "c:" not in text
+
+
+def test_compare_refuses_a_result_without_a_trained_tensor():
+    with pytest.raises(CheckpointError, match="no trainable parameter"):
+        compare({}, trained={}, known={})
+
+
+def test_difference_is_bit_for_bit():
+    zero = torch.zeros(4)
+    assert difference(live=zero, saved=zero.clone()) == ""
+    assert "other values" in difference(live=zero, saved=-zero)
+    one_bit = zero.clone()
+    one_bit.view(torch.int32)[2] = 1
+    assert "other values" in difference(live=zero, saved=one_bit)
+    scalar = torch.tensor(3.0)
+    assert difference(live=scalar, saved=scalar.clone()) == ""
+
+
+def test_fingerprint_tells_parts_apart():
+    assert fingerprint(b"ab", b"c") != fingerprint(b"a", b"bc")
+    assert fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1})
+    assert len(fingerprint(b"")) == 64
