@@ -1,0 +1,110 @@
+"""Unknown names point to the one that was meant, and all faults come together."""
+
+import re
+
+import pytest
+
+from ftrecipes.config.flags import flags_of
+from ftrecipes.config.later import LATER_FLAGS, LATER_SECTIONS
+from ftrecipes.config.names import MEANINGS
+from ftrecipes.config.parse import parse_words
+from ftrecipes.config.schema import GenerateConfig, RunConfig
+from tests.config.faults import faults_of
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("learning_rate", "lr"),
+        ("learning-rate", "lr"),
+        ("LR", "lr"),
+        ("train_config.lr", "lr"),
+        ("lora_config.rank", "lora.r"),
+        ("lora.rank", "lora.r"),
+        ("rank", "lora.r"),
+        ("lora_r", "lora.r"),
+        ("lora_cfg.r", "lora.r"),
+        ("lora.alpha", "lora.lora_alpha"),
+        ("lora.dropout", "lora.lora_dropout"),
+        ("lora_target_modules", "lora.target_modules"),
+        ("use_dora", "lora.use_dora"),
+        ("per_device_train_batch_size", "batch_size_training"),
+        ("per_device_eval_batch_size", "val_batch_size"),
+        ("batch_size", "batch_size_training"),
+        ("max_seq_length", "context_length"),
+        ("max_length", "context_length"),
+        ("cutoff_len", "context_length"),
+        ("num_train_epochs", "num_epochs"),
+        ("num_epoch", "num_epochs"),
+        ("max_steps", "max_train_step"),
+        ("max_train_steps", "max_train_step"),
+        ("max_grad_norm", "gradient_clipping_threshold"),
+        ("model_name_or_path", "model_name"),
+        ("mode_name", "model_name"),
+        ("dataset_name", "dataset"),
+        ("output", "output_dir"),
+        ("ouput_dir", "output_dir"),
+        ("gradient_acumulation_steps", "gradient_accumulation_steps"),
+        ("quantisation", "quantization"),
+        ("load_in_4bit", "quantization"),
+        ("quant_config.quant_type", "quantization.quant_type"),
+        ("bnb_4bit_quant_type", "quantization.quant_type"),
+        ("lr_scheduler_type", "scheduler"),
+        ("warmup", "warmup_steps"),
+        ("enable_fspd", "enable_fsdp"),
+        ("gradient_checkpointing", "activation_checkpointing"),
+        ("report_to", "tracking"),
+        ("test_split", "custom_dataset.test_split"),
+    ],
+)
+def test_unknown_flags_name_the_one_that_was_meant(name, meant, needed):
+    (fault,) = faults_of(lambda: parse_words([*needed, f"--{name}", "1"]))
+    assert f"did you mean --{meant}?" in fault
+    assert fault.startswith(f"--{name.replace('-', '_')}: no such flag\n  got: 1")
+
+
+def test_words_of_other_tools_point_to_flags_that_exist():
+    known = {*flags_of(RunConfig), *flags_of(GenerateConfig), *LATER_FLAGS, *LATER_SECTIONS}
+    assert set(MEANINGS) - known == {"quantization"}  # a shorthand
+    assert len(MEANINGS) > 30
+    assert set(flags_of(RunConfig)).isdisjoint(" ".join(MEANINGS.values()).split())
+
+
+def test_a_far_fetched_name_still_gets_the_nearest(needed):
+    (fault,) = faults_of(lambda: parse_words([*needed, "--nonsense", "1"]))
+    assert re.search(r"--help lists all; the nearest name is --\w", fault)
+
+
+def test_three_dotted_parts_are_one_clear_fault(needed):
+    assert len(faults_of(lambda: parse_words([*needed, "--a.b.c", "1"]))) == 1
+
+
+def test_all_faults_come_together():
+    words = ["--lora.rank", "4", "--nonsense", "1", "--lr", "fast"]
+    faults = faults_of(lambda: parse_words(words))
+    assert [fault.split("\n")[0] for fault in faults] == [
+        "--lora.rank: no such flag",
+        "--nonsense: no such flag",
+        "--lr: bad value",
+        "--model_name, --dataset, --output_dir: required",
+    ]
+
+
+def test_a_misspelt_required_flag_is_one_fault(needed):
+    words = ["--mode_name", *needed[1:]]
+    (fault,) = faults_of(lambda: parse_words(words))
+    assert "did you mean --model_name?" in fault
+
+
+def test_one_complaint_about_one_mistake(needed):
+    words = ["--pure_bf16", "--fsdp_config.pure_bf16", "--lr", "1e-5", "--nonsense", "1"]
+    (fault,) = faults_of(lambda: parse_words([*needed, *words]))
+    assert fault.startswith("--nonsense")
+
+
+def test_two_spellings_may_agree_but_not_contradict(needed):
+    same = parse_words([*needed, "--use_peft", "--lora.r", "4", "--lora_config.r", "4"])
+    assert same.config.lora.r == 4
+    words = [*needed, "--use_peft", "--lora.r", "4", "--lora_config.r", "5"]
+    (fault,) = faults_of(lambda: parse_words(words))
+    assert fault.startswith("--lora_config.r: contradicts --lora.r, which says 4\n  got: 5")
