@@ -168,6 +168,12 @@ def test_paths(words, expected, needed):
     assert expected in fault
 
 
+def test_names_too_long_for_a_file_are_no_crash(needed):
+    words = {"model_name": "m" * 5000, "dataset": "/" + "d" * 5000, "output_dir": "o" * 5000}
+    (fault,) = faults_of(lambda: parse(words))
+    assert ": does not exist" in fault
+
+
 def test_earlier_result_may_be_replaced_and_an_empty_one_is_none(needed):
     Path("out").mkdir()
     Path("out/run.yaml").write_text("lr: 1")

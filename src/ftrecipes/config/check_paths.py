@@ -1,11 +1,15 @@
-"""Files and folders that settings name, checked before anything heavy is imported."""
+"""Files and folders that settings name, checked before anything heavy is imported.
+
+os.path and not pathlib asks whether something exists: a name too long, or a folder that may not be
+looked into, is then simply absent.
+"""
 
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from ftrecipes.config.faults import Fault
+from ftrecipes.config.faults import Fault, shown
 from ftrecipes.config.names import close
 from ftrecipes.config.schema import GenerateConfig, RunConfig
 
@@ -40,7 +44,7 @@ def check_paths(config: RunConfig | GenerateConfig) -> list[Fault]:
 def is_path(text: str, suffixes: tuple[str, ...]) -> bool:
     """Whether `text` names a file or folder, there or not, and no hub id (`name`, `owner/name`)."""
     return (
-        Path(text).exists()
+        os.path.exists(text)
         or text.lower().endswith(suffixes)
         or text.startswith(("./", "../"))
         or not HUB_ID.fullmatch(text)
@@ -51,18 +55,18 @@ def _model(name: str, value: str | None) -> Iterator[Fault]:
     if not value or not is_path(value, (".gguf",)):
         return
     expected = "a hub id (owner/name), or a folder or .gguf file that exists"
-    if not Path(value).exists():
+    if not os.path.exists(value):
         yield _absent(name, value, expected)
-    elif Path(value).is_file() and not value.endswith(".gguf"):
+    elif os.path.isfile(value) and not value.endswith(".gguf"):
         yield Fault(f"--{name} {value}: no model", got="a file", expected=expected, flags=(name,))
 
 
 def _adapter(value: str | None) -> Iterator[Fault]:
     if value is None:
         return
-    if not Path(value).is_dir():
+    if not os.path.isdir(value):
         yield _absent("adapter", value, "a folder")
-    elif not any((Path(value) / name).is_file() for name in MODEL_FILES):
+    elif not any(os.path.isfile(os.path.join(value, name)) for name in MODEL_FILES):
         what = f"--adapter {value}: this folder holds no adapter and no model"
         yield Fault(what, expected=f"{' or '.join(MODEL_FILES)} in it", flags=("adapter",))
 
@@ -77,9 +81,9 @@ def _data_file(name: str, value: str | None) -> Iterator[Fault]:
     if value is None:
         return
     kinds = ", ".join(DATA_SUFFIXES)
-    if not Path(value).exists():
+    if not os.path.exists(value):
         yield _absent(name, value, f"a file of one of the kinds {kinds}")
-    elif Path(value).is_dir():
+    elif os.path.isdir(value):
         near = sorted(path.name for path in Path(value).iterdir() if path.suffix in DATA_SUFFIXES)
         yield Fault(
             f"--{name} {value}: a folder, and folders are not yet read",
@@ -103,7 +107,7 @@ def _custom_file(config: RunConfig) -> Iterator[Fault]:
     if not path.endswith(".py") or (colon and not function.isidentifier()):
         what = f"--{name} {value}: not a Python file"
         yield Fault(what, expected="file.py or file.py:function", flags=(name,))
-    elif not Path(path).is_file():
+    elif not os.path.isfile(path):
         yield _absent(name, path, "a Python file")
 
 
@@ -112,19 +116,19 @@ def _output(config: RunConfig) -> Iterator[Fault]:
     if not value:
         return
     folder, label = Path(value), f"--output_dir {value}"
-    parent = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    parent = next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
     flags = ("output_dir",)
-    if not parent.is_dir():
+    if not os.path.isdir(parent):
         expected = "a folder, or a name for a new one"
         yield Fault(f"{label}: {parent} is a file", expected=expected, flags=flags)
     elif not os.access(parent, os.W_OK | os.X_OK):
         do = "choose another folder"
         yield Fault(f"{label}: {parent} can not be written to", do=do, flags=flags)
-    elif _same(folder, Path(config.train.model_name)):
+    elif _same(value, config.train.model_name):
         do = "choose another folder"
         what = f"{label}: this is the folder of --model_name"
         yield Fault(what, do=do, flags=(*flags, "model_name"))
-    elif not config.train.overwrite_output_dir:
+    elif parent == folder and not config.train.overwrite_output_dir:
         found = sorted({path.name for name in RESULTS for path in folder.glob(name) if _full(path)})
         if found:
             yield Fault(
@@ -135,8 +139,8 @@ def _output(config: RunConfig) -> Iterator[Fault]:
             )
 
 
-def _same(folder: Path, other: Path) -> bool:
-    return folder.is_dir() and other.is_dir() and other.samefile(folder) and other != Path()
+def _same(folder: str, other: str) -> bool:
+    return os.path.isdir(folder) and os.path.isdir(other) and os.path.samefile(folder, other)
 
 
 def _full(path: Path) -> bool:
@@ -147,9 +151,10 @@ def _absent(name: str, value: str, expected: str) -> Fault:
     """A path that does not exist, with the most alike name in its folder."""
     folder = Path(value).absolute().parent
     do = ""
-    if folder.is_dir():
-        near = close(Path(value).name, [path.name for path in folder.iterdir()])
-        do = f"did you mean {Path(value).parent / near}?" if near else ""
-    else:
+    if not os.path.isdir(folder):
         do = f"there is no folder {folder} either"
-    return Fault(f"--{name} {value}: does not exist", expected=expected, do=do, flags=(name,))
+    elif os.access(folder, os.R_OK):
+        near = close(Path(value).name, os.listdir(folder))
+        do = f"did you mean {Path(value).parent / near}?" if near else ""
+    what = f"--{name} {shown(value)}: does not exist"
+    return Fault(what, expected=expected, do=do, flags=(name,))

@@ -3,6 +3,8 @@
 import json
 from dataclasses import dataclass
 
+LONGEST_SHOWN = 200  # characters
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -27,6 +29,6 @@ class Fault:
 
 def shown(value: object) -> str:
     """A value as the person gave it: text without quotes unless they are needed to see it."""
-    if not isinstance(value, str):
-        return repr(value)
-    return value if value and value == value.strip() else json.dumps(value)
+    text = value if isinstance(value, str) else repr(value)
+    text = text if text and text == text.strip() else json.dumps(text)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
