@@ -58,7 +58,8 @@ class ChatRenderer:
 
     def _span(self, messages: Messages, index: int, *, text: str) -> tuple[int, int]:
         prompt = self._prompt(messages[:index])
-        whole = self._text_or_none(messages[: index + 1])
+        is_last = index == len(messages) - 1
+        whole = text if is_last else self._text_or_none(messages[: index + 1])
         if (
             self._has_prompt
             and prompt is not None

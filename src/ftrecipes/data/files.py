@@ -23,12 +23,11 @@ def read_file(path: str | Path) -> RawRows:
     .json file are known by their first character. Raises DataError naming file and line.
     """
     path = Path(path).expanduser()
-    reader = READERS.get(path.suffix.lower())
-    if reader is None:
-        raise DataError(f"{path}: not a file of rows.\n  expected: a file ending in {ENDINGS}")
     if not path.is_file():
         raise DataError(f"{path}: there is no such file.\n  do: check the path")
-    return reader(path)
+    if path.suffix.lower() not in READERS:
+        raise DataError(f"{path}: not a file of rows.\n  expected: a file ending in {ENDINGS}")
+    return READERS[path.suffix.lower()](path)
 
 
 def _read_json(path: Path) -> RawRows:
@@ -86,8 +85,9 @@ def _array_items(text: str) -> tuple[list, list[int]]:
         if text[at : at + 1] != ",":
             raise json.JSONDecodeError("Expecting ',' delimiter", text, at)
         at = _skip_blank(text, at + 1)
-    if text[at + 1 :].strip():
-        raise json.JSONDecodeError("Extra data", text, at + 1)
+    at = _skip_blank(text, at + 1)
+    if at < len(text):
+        raise json.JSONDecodeError("Extra data", text, at)
     return items, lines
 
 

@@ -13,7 +13,7 @@ from ftrecipes.data.rows import RawRows
 
 CUSTOM = "custom_dataset"
 VALIDATION_NAMES = ("validation", "val", "dev")
-HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
 def load_split(config: RunConfig, tokenizer: PreTrainedTokenizerBase, split: str) -> RawRows | None:

@@ -1,0 +1,164 @@
+"""Local files: what is read, and how faults name file, line and key."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from ftrecipes.config.errors import DataError
+from ftrecipes.data.files import read_file
+
+ROWS = [
+    {"instruction": "Say \u00e9t\u00e9 \U0001f642", "output": "a\nb\n\nc"},
+    {"instruction": "Add", "input": None, "output": "\u2028 is no line end"},
+]
+
+
+def write(path, content: str | bytes):
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def jsonl(rows=ROWS, *, end="\n", **options) -> str:
+    return "".join(json.dumps(row, ensure_ascii=False, **options) + end for row in rows)
+
+
+def sources(raw) -> list[str]:
+    return [raw.source(index) for index in range(len(raw))]
+
+
+@pytest.mark.parametrize("name", ["train.jsonl", "train.json"])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_json_lines(tmp_path, name, mark, end):
+    """D07 (b): also in a .json file; a byte order mark and CRLF make no difference."""
+    path = write(tmp_path / name, mark + jsonl(end=end).encode())
+    raw = read_file(path)
+    assert list(raw.rows) == ROWS
+    assert raw.columns == ["instruction", "output", "input"]
+    assert sources(raw) == [f"{name} line 1", f"{name} line 2"]
+
+
+@pytest.mark.parametrize("name", ["train.jsonl", "train.json"])
+def test_an_indented_array(tmp_path, name):
+    """D07 (a): also in a .jsonl file; rows are named by the line on which they begin."""
+    raw = read_file(write(tmp_path / name, "\ufeff \r\n" + json.dumps(ROWS, indent=2)))
+    assert list(raw.rows) == ROWS
+    assert sources(raw) == [f"{name} line 3", f"{name} line 7"]
+
+
+def test_an_array_on_one_line_names_rows(tmp_path):
+    raw = read_file(write(tmp_path / "a.json", json.dumps(ROWS)))
+    assert list(raw.rows) == ROWS
+    assert sources(raw) == ["a.json row 1", "a.json row 2"]
+
+
+def test_empty_lines_are_no_rows_and_keep_the_count(tmp_path):
+    raw = read_file(write(tmp_path / "a.jsonl", '{"x": 1}\n\n  \n{"x": 2}'))
+    assert sources(raw) == ["a.jsonl line 1", "a.jsonl line 4"]
+
+
+@pytest.mark.parametrize("content", ["", "\n\n", "[]", " [ ] \n"])
+def test_a_file_without_rows_is_empty(tmp_path, content):
+    assert len(read_file(write(tmp_path / "a.json", content))) == 0
+
+
+def test_a_cut_last_line(tmp_path):
+    """D06"""
+    path = write(tmp_path / "train.jsonl", jsonl() + '{"instruction": "a", "out')
+    with pytest.raises(DataError) as caught:
+        read_file(path)
+    assert "1 of 3 rows" in str(caught.value)
+    assert "train.jsonl line 3: Unterminated string starting at at column 22" in str(caught.value)
+    assert "one whole JSON object on each line" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ('[\n{"x": 1},\n{"x": 2}', 3),
+        ('[\n{"x": 1},\n{"x": "2', 3),
+        ('[\n{"x": 1}\n{"x": 2}]', 3),
+        ('[\n{"x": 1},\n]', 3),
+        ('[\n{"x": 1}]\n{"x": 2}', 3),
+        ("[\n", 2),
+    ],
+)
+def test_a_cut_or_malformed_array(tmp_path, content, line):
+    with pytest.raises(DataError, match=rf"a\.json line {line}: the JSON array is cut or malf"):
+        read_file(write(tmp_path / "a.json", content))
+
+
+def test_bytes_that_are_not_utf_8(tmp_path):
+    path = write(tmp_path / "a.jsonl", b'{"x": "a"}\n{"x": "\xe9"}\n')
+    with pytest.raises(DataError, match=r"a\.jsonl line 2: not UTF-8 \(byte 8 of the line\)"):
+        read_file(path)
+
+
+def test_utf_8_whatever_the_locale(tmp_path):
+    """S13: LC_ALL=C once changed what was read."""
+    path = write(tmp_path / "a.jsonl", jsonl())
+    code = (
+        "import sys; from ftrecipes.data.files import read_file;"
+        "sys.exit(ascii(list(read_file(sys.argv[1]).rows)))"
+    )
+    environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    result = subprocess.run(
+        [sys.executable, "-c", code, path], env=environment, capture_output=True, text=True
+    )
+    assert result.stderr.strip() == ascii(ROWS)
+
+
+def test_csv(tmp_path):
+    """Numbers and JSON stay text; cells may hold line ends; a row is named by its first line."""
+    content = (
+        "\ufeffinstruction,input,output\r\n"
+        'a,,7\r\n"b\r\nc",x,"{""a"": 1}"\r\n\r\n' + "d,y," + "e" * 200_000 + "\r\n"
+    )
+    raw = read_file(write(tmp_path / "a.csv", content))
+    assert list(raw.rows) == [
+        {"instruction": "a", "input": "", "output": "7"},
+        {"instruction": "b\nc", "input": "x", "output": '{"a": 1}'},
+        {"instruction": "d", "input": "y", "output": "e" * 200_000},
+    ]
+    assert sources(raw) == ["a.csv line 2", "a.csv line 3", "a.csv line 6"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a,b\n1,2\n1,2,3\n", r"line 3: 3 cells; the header has 2 \(a, b\)"),
+        ("a,b\n1,2\n1\n", "line 3: 1 cells"),
+        ('a,b\n1,2\n1,"2\n3', r"line 3: malformed CSV \(unexpected end of data\)"),
+        ("a,a\n1,2\n", "line 1: two columns have one name"),
+    ],
+)
+def test_malformed_csv(tmp_path, content, message):
+    with pytest.raises(DataError, match=rf"a\.csv {message}"):
+        read_file(write(tmp_path / "a.csv", content))
+
+
+def test_parquet(tmp_path):
+    import pyarrow
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.Table.from_pylist(ROWS), tmp_path / "a.parquet")
+    raw = read_file(tmp_path / "a.parquet")
+    # The first row decides an Arrow schema here, as it did for whoever wrote the file.
+    assert [row["output"] for row in raw.rows] == [row["output"] for row in ROWS]
+    assert sources(raw) == ["a.parquet row 1", "a.parquet row 2"]
+
+
+def test_a_broken_parquet_file(tmp_path):
+    with pytest.raises(DataError, match=r"a\.parquet: not a whole Parquet file"):
+        read_file(write(tmp_path / "a.parquet", b"PAR1 and no more"))
+
+
+def test_other_files_and_no_file(tmp_path):
+    with pytest.raises(DataError, match=r"\.jsonl, \.json, \.csv, \.parquet"):
+        read_file(write(tmp_path / "a.txt", "text"))
+    with pytest.raises(DataError, match=r"b\.jsonl: there is no such file"):
+        read_file(tmp_path / "b.jsonl")
