@@ -1,0 +1,156 @@
+"""What is trained: adapters on a frozen base, or every parameter."""
+
+import re
+from collections.abc import Iterator
+
+import peft
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from ftrecipes.config.errors import ModelError
+from ftrecipes.config.precision import Precision
+from ftrecipes.config.schema import LoraConfig
+from ftrecipes.model.quantize import numel
+from ftrecipes.runtime import log
+
+ALL_LINEAR = "all-linear"
+_WRAPPERS = re.compile(r"(_checkpoint_wrapped_module|_orig_mod|_fsdp_wrapped_module)\.")
+_PLAIN_NAME = re.compile(r"[\w.-]+")
+
+
+def add_adapters(
+    model: PreTrainedModel, lora: LoraConfig, precision: Precision
+) -> peft.PeftModelForCausalLM:
+    """The model with LoRA adapters, trainable in `precision.trainable`, on a frozen base.
+
+    B starts at zero, so that the first forward is the base model's. Raises ModelError for names
+    that match nothing, and for what PEFT refuses.
+    """
+    _check_names(model, lora)
+    settings = peft.LoraConfig(
+        task_type="CAUSAL_LM",
+        r=lora.r,
+        lora_alpha=int(lora.lora_alpha) if lora.lora_alpha.is_integer() else lora.lora_alpha,
+        lora_dropout=lora.lora_dropout,
+        target_modules=_target_modules(model, lora),
+        exclude_modules=_names_or_pattern(lora.exclude_modules),
+        target_parameters=lora.target_parameters or None,
+        bias=lora.bias,
+        modules_to_save=lora.modules_to_save or None,
+        use_rslora=lora.use_rslora,
+        use_dora=lora.use_dora,
+        init_lora_weights=True if lora.init_lora_weights == "true" else lora.init_lora_weights,
+        layers_to_transform=lora.layers_to_transform or None,
+        layers_pattern=lora.layers_pattern or None,
+        rank_pattern=lora.rank_pattern,
+        alpha_pattern=lora.alpha_pattern,
+        fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),
+    )
+    try:
+        adapted = peft.get_peft_model(model, settings, autocast_adapter_dtype=False)
+    except ValueError as error:
+        raise ModelError(
+            f"The adapters can not be added to {type(model).__name__}.\n  got: {error}\n"
+            f"  do: change the --lora flags; linear layers here: {', '.join(_linear_names(model))}"
+        ) from error
+    _store_trainable(adapted, precision)
+    return adapted
+
+
+def train_everything(model: PreTrainedModel, precision: Precision) -> PreTrainedModel:
+    """The model with every parameter trainable, in `precision.trainable`."""
+    model.requires_grad_(True)
+    _store_trainable(model, precision)
+    return model
+
+
+def trainable_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """(canonical name, parameter) of all that is trained."""
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            yield canonical_name(name), parameter
+
+
+def canonical_name(name: str) -> str:
+    """A parameter's name without what checkpointing, compiling and sharding put into it."""
+    return _WRAPPERS.sub("", name)
+
+
+def _store_trainable(model: nn.Module, precision: Precision) -> None:
+    dtype = getattr(torch, precision.trainable)
+    trained = 0
+    for _, parameter in trainable_parameters(model):
+        parameter.data = parameter.data.to(dtype)
+        trained += parameter.numel()
+    total = sum(numel(parameter) for parameter in model.parameters())
+    log.info(f"{trained:,} of {total:,} parameters are trained ({trained / total:.2%})")
+
+
+def _target_modules(model: PreTrainedModel, lora: LoraConfig) -> list[str] | str | None:
+    """As PEFT wants it; with a choice of layers it takes names only."""
+    if lora.target_modules == [ALL_LINEAR]:
+        return _linear_names(model) if lora.layers_to_transform else ALL_LINEAR
+    return _names_or_pattern(lora.target_modules)
+
+
+def _names_or_pattern(entries: list[str]) -> list[str] | str | None:
+    """A single entry that is no plain name is a regular expression for whole module names."""
+    if len(entries) == 1 and not _PLAIN_NAME.fullmatch(entries[0]):
+        return entries[0]
+    return entries or None
+
+
+def _check_names(model: PreTrainedModel, lora: LoraConfig) -> None:
+    """Raise ModelError listing every name that matches nothing, and what there is instead."""
+    modules = [name for name, _ in model.named_modules()]
+    parameters = [name for name, _ in model.named_parameters()]
+    layers = [str(i) for i in range(model.config.get_text_config().num_hidden_layers)]
+    asked = {
+        "target_modules": (
+            [] if lora.target_modules == [ALL_LINEAR] else lora.target_modules,
+            modules,
+        ),
+        "exclude_modules": (lora.exclude_modules, modules),
+        "modules_to_save": (lora.modules_to_save, modules),
+        "target_parameters": (lora.target_parameters, parameters),
+        "rank_pattern": (list(lora.rank_pattern), modules),
+        "alpha_pattern": (list(lora.alpha_pattern), modules),
+        "layers_to_transform": ([str(i) for i in lora.layers_to_transform], layers),
+    }
+    unmatched = [
+        f"--lora.{flag} {entry}"
+        for flag, (entries, names) in asked.items()
+        for entry in entries
+        if not _matches_any(entry, names)
+    ]
+    if unmatched:
+        raise ModelError(
+            f"These names match nothing in {type(model).__name__}:\n  got: {', '.join(unmatched)}\n"
+            f"  expected: {ALL_LINEAR}, or names of its modules; its linear layers are "
+            f"{', '.join(_linear_names(model))}\n  do: correct or leave out these names"
+        )
+
+
+def _matches_any(entry: str, names: list[str]) -> bool:
+    """Whether the entry is a name, the end of one after a dot, or a pattern of a whole name."""
+    try:
+        pattern = re.compile(rf"(?:.*\.)?(?:{entry})")
+    except re.error as error:
+        raise ModelError(
+            f"--lora: {entry} is not a regular expression.\n  got: {error}\n  do: correct it"
+        ) from error
+    return any(pattern.fullmatch(name) for name in names)
+
+
+def _linear_names(model: PreTrainedModel) -> list[str]:
+    """Last parts of the names of all linear layers but the head."""
+    head = model.get_output_embeddings()
+    return sorted(
+        {
+            name.rsplit(".", 1)[-1]
+            for name, module in model.named_modules()
+            if isinstance(module, nn.Linear | Conv1D) and module is not head
+        }
+    )

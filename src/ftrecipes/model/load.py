@@ -1,0 +1,58 @@
+"""Read a model's weights: in the dtype of the run, on its device, quantized as asked."""
+
+import torch
+from transformers import AutoModelForCausalLM, GgufConfig, PreTrainedModel
+
+from ftrecipes.config.errors import ModelError
+from ftrecipes.config.precision import Precision
+from ftrecipes.config.schema import RunConfig
+from ftrecipes.model.quantize import bitsandbytes_config, finish_quantization
+from ftrecipes.model.resolve import ModelSource, loading
+
+
+def load_model(
+    source: ModelSource, config: RunConfig, precision: Precision, device: torch.device
+) -> PreTrainedModel:
+    """The model with weights in `precision.base`, on `device`, quantized as `config` says.
+
+    In full fine-tuning `precision.base` is the dtype of the trained weights. Nothing is frozen yet.
+    `use_cache` is left as the model's config has it (it is saved with the model): every forward of
+    ours passes use_cache=False. Raises ModelError when weights are missing or can not be read, or
+    for 4-bit or 8-bit on a .gguf file.
+    """
+    quantization = bitsandbytes_config(config.quantization, precision)
+    if source.gguf_file is not None:
+        if quantization is not None:
+            raise ModelError(
+                f"--quantization {config.quantization.method}: not yet on a .gguf file.\n"
+                f"  got: {source.name}\n  expected: a hub id or a folder with safetensors\n"
+                "  do: leave --quantization out, or make a folder of the file once: load it with "
+                "transformers (from_pretrained, gguf_file=...) and call save_pretrained"
+            )
+        quantization = GgufConfig(dequantize=True)
+    with loading(source.name):
+        model, report = AutoModelForCausalLM.from_pretrained(
+            source.path,
+            config=source.config,
+            gguf_file=source.gguf_file,
+            trust_remote_code=source.trust_remote_code,
+            quantization_config=quantization,
+            dtype=getattr(torch, precision.base),
+            device_map={"": str(device)},
+            output_loading_info=True,
+        )
+    _check_complete(source, report)
+    finish_quantization(model, config.quantization)
+    return model
+
+
+def _check_complete(source: ModelSource, report: dict) -> None:
+    """transformers fills what a checkpoint lacks with random numbers and goes on."""
+    lacking = sorted(report["missing_keys"]) + sorted(map(str, report["mismatched_keys"]))
+    if lacking:
+        shown = ", ".join(lacking[:5]) + (f" and {len(lacking) - 5} more" if lacking[5:] else "")
+        raise ModelError(
+            f"{source.name} lacks weights of a causal language model; they would be random.\n"
+            f"  missing or of another shape: {shown}\n"
+            "  do: give a checkpoint that was saved from a causal language model"
+        )

@@ -1,0 +1,192 @@
+"""Which model and tokenizer are meant: read from their small files, before any weight."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from ftrecipes.config.errors import ModelError
+
+_LOADING_ERRORS = (
+    OSError,
+    ValueError,
+    KeyError,
+    ImportError,
+    RuntimeError,
+    SafetensorError,
+    StrictDataclassError,
+)
+_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+# Where configs say how many positions a model takes; models without a limit have none of these.
+_LIMITS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length")
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A model that exists and is a causal language model; its weights have not been read."""
+
+    name: str  # as the user gave it
+    path: str  # hub id or folder
+    gguf_file: str | None  # file name in the folder
+    tokenizer_name: str
+    tokenizer_gguf_file: str | None
+    trust_remote_code: bool
+    config: PretrainedConfig
+    max_length: int | None  # positions the model was made for; None = no limit known
+    checkpoint_dtype: str | None  # dtype name of the stored weights, None = the config does not say
+
+
+def resolve_source(
+    model_name: str, tokenizer_name: str | None, *, trust_remote_code: bool
+) -> ModelSource:
+    """Find the model and read its config. Raises ModelError with what to do instead."""
+    path, gguf_file = _locate(model_name)
+    tokenizer, tokenizer_gguf = (path, gguf_file)
+    if tokenizer_name is not None:
+        tokenizer, tokenizer_gguf = _locate(tokenizer_name)
+    with loading(model_name):
+        config = AutoConfig.from_pretrained(
+            path, gguf_file=gguf_file, trust_remote_code=trust_remote_code
+        )
+    settings = config.to_dict()
+    _check_causal(model_name, config, settings)
+    quantized = settings.get("quantization_config")
+    if quantized is not None:
+        raise ModelError(
+            f"{model_name} is already quantized; training on such weights is not yet supported.\n"
+            f"  got: {quantized.get('quant_method', 'an unknown method')}\n"
+            "  expected: weights in float32, bfloat16 or float16\n"
+            "  do: give the unquantized model; --quantization 4bit quantizes it while loading"
+        )
+    text = config.get_text_config()
+    limits = [text.to_dict().get(name) for name in _LIMITS]
+    dtype = config.dtype or text.dtype
+    return ModelSource(
+        name=model_name,
+        path=path,
+        gguf_file=gguf_file,
+        tokenizer_name=tokenizer,
+        tokenizer_gguf_file=tokenizer_gguf,
+        trust_remote_code=trust_remote_code,
+        config=config,
+        max_length=next((limit for limit in limits if limit), None),
+        checkpoint_dtype=None if dtype is None else str(dtype).removeprefix("torch."),
+    )
+
+
+def load_tokenizer(source: ModelSource) -> PreTrainedTokenizerBase:
+    """The tokenizer of the model, or the one asked for. No pad token is needed: nothing pads by id.
+
+    Raises ModelError when there is none.
+    """
+    with loading(source.tokenizer_name, what="tokenizer"):
+        return AutoTokenizer.from_pretrained(
+            source.tokenizer_name,
+            gguf_file=source.tokenizer_gguf_file,
+            trust_remote_code=source.trust_remote_code,
+        )
+
+
+def check_vocabulary(largest_id: int, model: PreTrainedModel) -> None:
+    """Raise ModelError when `largest_id`, the largest token id of the data, has no embedding row.
+
+    Ids that never occur in the data (a pad token, say) may lie outside.
+    """
+    rows = model.get_input_embeddings().weight.shape[0]
+    if largest_id >= rows:
+        raise ModelError(
+            f"The data contain token id {largest_id}, which the model has no embedding for.\n"
+            f"  expected: ids from 0 to {rows - 1}\n"
+            "  do: use the model's own tokenizer (leave --tokenizer_name out), or enlarge the "
+            "model with resize_token_embeddings, save it into a folder and give that"
+        )
+
+
+@contextmanager
+def loading(name: str, *, what: str = "model") -> Iterator[None]:
+    """Turn what transformers raises for a bad model into a ModelError that says what to do."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except _LOADING_ERRORS as error:
+        raise ModelError(
+            f"The {what} {name} can not be loaded.\n"
+            f"  got: {_first_lines(error)}\n  do: {_advice(error)}"
+        ) from error
+
+
+def _first_lines(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:2]) or type(error).__name__
+
+
+def _advice(error: Exception) -> str:
+    text = str(error)
+    if "trust_remote_code" in text:
+        return "read that code, and if you trust it add --trust_remote_code"
+    if isinstance(error, ImportError):
+        return "install the package it names"
+    if "connect" in text:
+        return "check the connection, or download the model once and give its folder"
+    if "gated" in text or "not a local folder" in text:
+        return "check the spelling; for a private or gated model log in with `hf auth login`"
+    return "check that the files are complete and that this transformers knows the model"
+
+
+def _locate(name: str) -> tuple[str, str | None]:
+    """(folder or hub id, file name of a .gguf file in it)."""
+    path = Path(name).expanduser()
+    if path.is_file():
+        if path.suffix != ".gguf":
+            raise ModelError(
+                f"{name} is a file.\n  expected: a hub id, a folder, or a .gguf file\n"
+                "  do: give the folder that holds it"
+            )
+        return str(path.parent), path.name
+    if path.is_dir():
+        _check_folder(name, path)
+        return str(path), None
+    if name.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(name):
+        raise ModelError(
+            f"{name} does not exist.\n  expected: a hub id such as org/model, a folder, or a .gguf "
+            "file\n  do: check the spelling of the path"
+        )
+    return name, None
+
+
+def _check_folder(name: str, path: Path) -> None:
+    if (path / "config.json").is_file():
+        return
+    if (path / "adapter_config.json").is_file():
+        do = "give the adapter's base model (base_model_name_or_path in adapter_config.json)"
+    elif files := sorted(path.glob("*.gguf")):
+        do = f"give the file: {files[0]}"
+    else:
+        do = "give a folder that save_pretrained wrote, or that was downloaded whole"
+    raise ModelError(
+        f"The folder {name} holds no config.json.\n  expected: a model's folder\n  do: {do}"
+    )
+
+
+def _check_causal(name: str, config: PretrainedConfig, settings: dict) -> None:
+    remote = "AutoModelForCausalLM" in (settings.get("auto_map") or {})
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING and not remote:
+        raise ModelError(
+            f"{name} is of type {config.model_type}, which has no causal language model.\n"
+            "  expected: a model that predicts the next token (Llama, Qwen, Gemma, GPT-2, ...)\n"
+            "  do: choose a decoder model"
+        )
