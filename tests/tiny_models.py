@@ -91,6 +91,8 @@ FAMILIES: dict[str, tuple[str, dict]] = {
     "phi3": ("phi3", _SMALL | {"sliding_window": 5, "pad_token_id": 0}),
     "olmo2": ("olmo2", _SMALL),
     "mamba": ("mamba", {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4}),
+    "bert": ("bert", _SMALL | {"is_decoder": False}),
+    "llama4": ("llama4_text", _SMALL | _EXPERTS | {"head_dim": 8, "attention_chunk_size": 8}),
     "lfm2": ("lfm2", _SMALL | {"layer_types": ["conv", "full_attention"], "block_ff_dim": 48}),
 }
 

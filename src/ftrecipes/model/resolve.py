@@ -54,9 +54,9 @@ def resolve_source(
 ) -> ModelSource:
     """Find the model and read its config. Raises ModelError with what to do instead."""
     path, gguf_file = _locate(model_name)
-    tokenizer, tokenizer_gguf = (path, gguf_file)
-    if tokenizer_name is not None:
-        tokenizer, tokenizer_gguf = _locate(tokenizer_name)
+    if gguf_file is None:
+        _check_folder(model_name, Path(path))
+    tokenizer, tokenizer_gguf = _locate(tokenizer_name or model_name)
     with loading(model_name):
         config = AutoConfig.from_pretrained(
             path, gguf_file=gguf_file, trust_remote_code=trust_remote_code
@@ -158,7 +158,6 @@ def _locate(name: str) -> tuple[str, str | None]:
             )
         return str(path.parent), path.name
     if path.is_dir():
-        _check_folder(name, path)
         return str(path), None
     if name.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(name):
         raise ModelError(
@@ -169,7 +168,8 @@ def _locate(name: str) -> tuple[str, str | None]:
 
 
 def _check_folder(name: str, path: Path) -> None:
-    if (path / "config.json").is_file():
+    """Raise ModelError for a folder that is not a model's; a hub id passes."""
+    if not path.is_dir() or (path / "config.json").is_file():
         return
     if (path / "adapter_config.json").is_file():
         do = "give the adapter's base model (base_model_name_or_path in adapter_config.json)"

@@ -1,0 +1,232 @@
+"""Adapters: where they are put, what is trained, in which dtype, and which mistakes are named."""
+
+import re
+from dataclasses import replace
+
+import bitsandbytes as bnb
+import pytest
+import torch
+from peft import PeftModel
+
+from ftrecipes.config.errors import ModelError
+from ftrecipes.config.precision import Precision
+from ftrecipes.config.schema import LoraConfig
+from ftrecipes.model.adapters import (
+    add_adapters,
+    canonical_name,
+    train_everything,
+    trainable_parameters,
+)
+from tests import reference, tiny_models
+from tests.model.routes import backward_step, route_of
+
+FLOAT32 = Precision("float32", "float32", "float32", "float32", False, False)
+ROWS = tiny_models.random_rows([17, 9, 9])
+PROJECTIONS = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+
+
+def adapt(family="llama", precision=FLOAT32, **settings) -> PeftModel:
+    return add_adapters(tiny_models.build(family), LoraConfig(r=4, **settings), precision)
+
+
+def adapted_modules(model) -> list[str]:
+    names = (re.match(r"base_model\.model\.(.*)\.lora_A\.", n) for n, _ in model.named_parameters())
+    return sorted({match.group(1) for match in names if match})
+
+
+@pytest.mark.parametrize(
+    ("family", "names"),
+    [
+        ("llama", PROJECTIONS),
+        ("gpt2", {"c_attn", "c_proj", "c_fc"}),
+        ("bloom", {"query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"}),
+    ],
+)
+def test_all_linear_is_all_but_the_head(family, names):
+    modules = adapted_modules(adapt(family))
+    assert {m.rsplit(".", 1)[-1] for m in modules} == names
+    assert not any("lm_head" in m for m in modules)
+
+
+def test_base_is_frozen_and_b_starts_at_zero():
+    plain = tiny_models.build("llama")
+    model = adapt()
+    trained = dict(trainable_parameters(model))
+    assert len(trained) == 2 * len(PROJECTIONS) * 2
+    assert all("lora_" in name for name in trained)
+    assert all((p == 0).all() == ("lora_B" in name) for name, p in trained.items())
+    assert reference.evaluate(model, ROWS) == reference.evaluate(plain, ROWS)
+
+
+@pytest.mark.parametrize(
+    ("targets", "modules"),
+    [
+        (["q_proj"], ["model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.q_proj"]),
+        (["self_attn.q_proj", "lm_head"],
+         ["lm_head", "model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.q_proj"]),
+        ([r".*layers\.1.*\.(k|v)_proj"],
+         ["model.layers.1.self_attn.k_proj", "model.layers.1.self_attn.v_proj"]),
+    ],
+)  # fmt: skip
+def test_names_and_patterns(targets, modules):
+    assert adapted_modules(adapt(target_modules=targets)) == modules
+
+
+def test_head_adapter_trains_like_the_reference():
+    model = adapt(target_modules=["q_proj", "lm_head"])
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.1)
+    loss = reference.backward_step(model, ROWS)
+    expected = reference.gradients(model)
+    route = route_of(model, ROWS)
+    assert route.head == "chunked"
+    assert backward_step(model, route, [ROWS]) == pytest.approx(loss, rel=1e-5)
+    for name, gradient in reference.gradients(model).items():
+        torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_modules_to_save_are_trained_whole():
+    model = adapt(target_modules=["q_proj"], modules_to_save=["lm_head"])
+    names = {name for name, _ in trainable_parameters(model)}
+    assert "base_model.model.lm_head.modules_to_save.default.weight" in names
+    loss = reference.backward_step(model, ROWS)
+    expected = reference.gradients(model)
+    assert backward_step(model, route_of(model, ROWS), [ROWS]) == pytest.approx(loss, rel=1e-5)
+    head = "base_model.model.lm_head.modules_to_save.default.weight"
+    torch.testing.assert_close(
+        reference.gradients(model)[head], expected[head], rtol=1e-4, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "unmatched"),
+    [
+        ({"target_modules": ["q_proj", "typo_proj", "other"]}, ["typo_proj", "other"]),
+        ({"target_modules": [".*typo.*"]}, [".*typo.*"]),
+        ({"target_modules": ["proj"]}, ["proj"]),  # the end of a name, but not after a dot
+        ({"exclude_modules": ["typo"]}, ["exclude_modules typo"]),
+        ({"modules_to_save": ["typo"]}, ["modules_to_save typo"]),
+        ({"target_parameters": ["mlp.typo"]}, ["target_parameters mlp.typo"]),
+        ({"rank_pattern": {"typo": 2}}, ["rank_pattern typo"]),
+        ({"alpha_pattern": {"typo": 2.0}}, ["alpha_pattern typo"]),
+        ({"layers_to_transform": [0, 2]}, ["layers_to_transform 2"]),
+    ],
+)
+def test_names_that_match_nothing_are_all_named(settings, unmatched):
+    with pytest.raises(ModelError, match="match nothing") as caught:
+        adapt(**settings)
+    message = str(caught.value)
+    got = message.split("got: ")[1].split("\n")[0]
+    assert len(got.split(", ")) == len(unmatched)
+    assert all(name in got for name in unmatched)
+    assert "down_proj, gate_proj, k_proj" in message
+
+
+def test_what_peft_refuses_is_an_error():
+    with pytest.raises(ModelError, match="can not be added"):
+        adapt(target_modules=["mlp"])
+    with pytest.raises(ModelError, match="not a regular expression"):
+        adapt(target_modules=["(q_proj"])
+    with pytest.raises(ModelError, match="can not be added"):
+        adapt("mamba")
+
+
+def test_layers_to_transform_works_with_all_linear():
+    modules = adapted_modules(adapt(layers_to_transform=[1]))
+    assert len(modules) == len(PROJECTIONS)
+    assert all(".1." in m for m in modules)
+
+
+def test_every_option_reaches_peft():
+    settings = LoraConfig(
+        r=4,
+        lora_alpha=6.0,
+        lora_dropout=0.25,
+        target_modules=["q_proj", "up_proj"],
+        exclude_modules=["layers.0.mlp.up_proj"],
+        bias="lora_only",
+        use_rslora=True,
+        use_dora=True,
+        init_lora_weights="gaussian",
+        layers_to_transform=[0, 1],
+        layers_pattern=["layers"],
+        rank_pattern={"up_proj": 2},
+        alpha_pattern={"up_proj": 3.0},
+    )
+    model = add_adapters(tiny_models.build("llama"), settings, FLOAT32)
+    got = model.peft_config["default"].to_dict()
+    assert got["lora_alpha"] == 6
+    assert isinstance(got["lora_alpha"], int)
+    for name in ("r", "lora_dropout", "bias", "use_rslora", "use_dora", "init_lora_weights"):
+        assert got[name] == getattr(settings, name), name
+    for name in ("layers_to_transform", "layers_pattern", "rank_pattern", "alpha_pattern"):
+        assert got[name] == getattr(settings, name), name
+    assert set(got["exclude_modules"]) == {"layers.0.mlp.up_proj"}
+    assert len(adapted_modules(model)) == 3
+    layer = model.get_base_model().model.layers[1].mlp.up_proj
+    assert layer.r["default"] == 2
+    assert layer.scaling["default"] == pytest.approx(3 / 2**0.5)
+
+
+def test_parameters_of_experts_can_be_targets():
+    model = adapt("mixtral", target_modules=["q_proj"], target_parameters=["mlp.experts.down_proj"])
+    trained = [name for name, _ in trainable_parameters(model)]
+    assert any("mlp.experts" in name for name in trained)
+    loss = reference.backward_step(model, ROWS)
+    route = route_of(model, ROWS)
+    assert backward_step(model, route, [ROWS]) == pytest.approx(loss, rel=1e-5)
+
+
+def test_adapters_have_the_trainable_dtype_on_a_bfloat16_base():
+    model = add_adapters(
+        tiny_models.build("llama").to(torch.bfloat16),
+        LoraConfig(r=4),
+        replace(FLOAT32, base="bfloat16", compute="bfloat16", autocast=True),
+    )
+    dtypes = {p.requires_grad: set() for p in model.parameters()}
+    for parameter in model.parameters():
+        dtypes[parameter.requires_grad].add(parameter.dtype)
+    assert dtypes == {True: {torch.float32}, False: {torch.bfloat16}}
+    route = route_of(model, ROWS)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = backward_step(model, route, [ROWS])
+    # 8 bits of weights and activations on the mean of some token losses
+    assert loss == pytest.approx(reference.evaluate(tiny_models.build("llama"), ROWS), rel=0.02)
+    assert all(g.dtype == torch.float32 for g in reference.gradients(model).values())
+
+
+def test_two_steps_train_every_b():
+    model = adapt()
+    losses = reference.train(model, [ROWS, ROWS], lr=0.01)
+    assert losses[1] < losses[0]
+    assert all((p != 0).any() for n, p in trainable_parameters(model) if "lora_B" in n)
+
+
+def test_train_everything():
+    model = tiny_models.build("llama_tied").requires_grad_(False)
+    train_everything(model, FLOAT32)
+    assert all(p.requires_grad for p in model.parameters())
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+
+
+def test_counts_are_logged_with_packed_weights_at_their_number(monkeypatch):
+    lines = []
+    monkeypatch.setattr("ftrecipes.model.adapters.log.info", lines.append)
+    model = tiny_models.build("llama")
+    total = sum(p.numel() for p in model.parameters())
+    layer = model.model.layers[0].mlp.up_proj
+    packed = bnb.nn.Params4bit(layer.weight.data, requires_grad=False).to("cpu")
+    assert packed.numel() < layer.weight.numel() / 1.9
+    layer.weight = packed
+    adapt_settings = LoraConfig(r=4, target_modules=["q_proj"])
+    add_adapters(model, adapt_settings, FLOAT32)
+    trained = 2 * 4 * (32 + 32)
+    total += trained
+    share = f"{trained / total:.2%}"
+    assert lines == [f"{trained:,} of {total:,} parameters are trained ({share})"]
+
+
+def test_canonical_names():
+    name = "_orig_mod.model.layers.0._checkpoint_wrapped_module.mlp._fsdp_wrapped_module.up.weight"
+    assert canonical_name(name) == "model.layers.0.mlp.up.weight"
