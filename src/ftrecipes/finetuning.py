@@ -155,8 +155,13 @@ def build_model(
     """The model on its device, quantized as asked, with what is to be trained made trainable."""
     from ftrecipes.model.adapters import add_adapters, train_everything
     from ftrecipes.model.load import load_model
+    from ftrecipes.model.resolve import check_vocabulary
+    from ftrecipes.runtime.seed import seed_everything
 
     model = load_model(source, config, precision, world.device)
+    check_vocabulary(int(rows.input_ids.max()), model)
+    # Adapters and dropout are the same whatever a custom data set has drawn.
+    seed_everything(config.train.seed)
     if config.train.use_peft:
         return add_adapters(model, config.lora, precision)
     return train_everything(model, precision)

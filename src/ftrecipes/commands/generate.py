@@ -52,7 +52,8 @@ def answers(config: GenerateConfig) -> Iterator[tuple[str, str]]:
     world = start_world(config.device)
     folder = Path(config.adapter).expanduser() if config.adapter else None
     is_adapter = folder is not None and (folder / ADAPTER_CONFIG).exists()
-    run = trained_with(folder) if is_adapter else RunConfig()
+    # Without an adapter nothing is trained here: the weights stay in the checkpoint's dtype.
+    run = trained_with(folder) if is_adapter else RunConfig(train=TrainConfig(use_peft=True))
     source = resolve_source(
         config.model_name or (base_of(folder) if is_adapter else str(folder)),
         str(folder) if is_adapter and (folder / "tokenizer_config.json").exists() else None,
@@ -84,7 +85,7 @@ def trained_with(folder: Path) -> RunConfig:
 
     path = folder / "run.yaml"
     if not path.exists():
-        return RunConfig()
+        return RunConfig(train=TrainConfig(use_peft=True))
     settings = read_settings(str(path))
     quantization = QuantizationConfig(**settings["quantization"])
     names = ("use_peft", "dtype", "mixed_precision", "pure_bf16", "use_fp16")

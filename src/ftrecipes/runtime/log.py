@@ -7,12 +7,16 @@ user should act on, `error` for what ended the run.
 import logging
 import os
 import sys
+import warnings
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tqdm import tqdm
 
 _logger = logging.getLogger("ftrecipes")
+# bitsandbytes 0.50 warns while it is imported, on CPUs with bfloat16 units, that it can not fetch a
+# kernel for inference from the hub; training does not use it.
+_IRRELEVANT = ("bitsandbytes.backends.cpu.ops",)
 
 
 def start() -> None:
@@ -23,6 +27,13 @@ def start() -> None:
     logging.addLevelName(logging.WARNING, "warning")
     logging.addLevelName(logging.ERROR, "error")
     _logger.handlers[:] = [handler]
+    for name in _IRRELEVANT:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    # transformers 5.24 warns of names that it and PEFT use themselves; nobody else can act on it.
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"(transformers|peft)\.")
+    if not sys.stderr.isatty():
+        # Libraries' bars write a line for each refresh where there is no terminal.
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     _logger.propagate = False
     _logger.setLevel(logging.INFO if os.environ.get("RANK", "0") == "0" else logging.CRITICAL)
 
@@ -46,4 +57,6 @@ def progress(total: int, *, unit: str) -> "tqdm":
     """A bar for long work before the first step; on rank 0's terminal only."""
     from tqdm import tqdm  # here, because settings are checked before it is needed
 
-    return tqdm(total=total, unit=unit, disable=None if _logger.isEnabledFor(logging.INFO) else True)
+    return tqdm(
+        total=total, unit=unit, disable=None if _logger.isEnabledFor(logging.INFO) else True
+    )

@@ -18,7 +18,7 @@ from ftrecipes.runtime.world import World
 from ftrecipes.train.loop import Training
 from ftrecipes.train.probe import choose_route
 from ftrecipes.train.state import TrainState
-from ftrecipes.train.step import autocast, build_batch_loss, build_updater
+from ftrecipes.train.step import BatchLoss, autocast, build_updater
 
 
 @contextmanager
@@ -45,6 +45,9 @@ def open_training(
     epoch_steps = count_steps(
         loader.steps_per_epoch, num_epochs=train.num_epochs, max_train_step=train.max_train_step
     )
+    val_loader = None
+    if val_rows is not None:
+        val_loader = _loader(config, val_rows, world, train.val_batch_size)
     schedule = build_schedule(train, epoch_steps)
     optimizer = build_optimizer(model.named_parameters(), train)
     metrics = Path(train.output_dir).expanduser() / "metrics.jsonl"
@@ -52,13 +55,13 @@ def open_training(
         metrics, rank=world.rank, device=device, total_steps=schedule.total_steps
     ) as recorder:
         yield Training(
-            batch_loss=build_batch_loss(model, route, precision=precision, device=device),
+            batch_loss=BatchLoss(model, route, precision=precision, device=device),
             updater=build_updater(optimizer, config=train, precision=precision, device=device),
             schedule=schedule,
             config=train,
             loader=loader,
             sources=rows.sources,
-            val_loader=val_rows and _loader(config, val_rows, world, train.val_batch_size),
+            val_loader=val_loader,
             recorder=recorder,
             state=state,
         )
