@@ -65,14 +65,7 @@ def test_the_default_function_and_the_validation_split(load):
 
 
 @pytest.mark.parametrize(
-    "made",
-    [
-        "rows",
-        "tuple(rows)",
-        "(row for row in rows)",
-        "datasets.Dataset.from_list(rows)",
-        "Indexed()",
-    ],
+    "made", ["rows", "(row for row in rows)", "datasets.Dataset.from_list(rows)", "Indexed()"]
 )
 def test_rows_may_come_in_any_shape(load, made):
     raw = load(

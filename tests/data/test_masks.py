@@ -5,12 +5,11 @@ import random
 import numpy as np
 import pytest
 
-from ftrecipes.config.errors import DataError
 from ftrecipes.data.masks import label_spans
 from ftrecipes.data.rows import IGNORED
 from tests.data.dialogs import chat, pieces_of, rows_of, tokenize, trained_text
 from tests.data.token_bytes import expected_labels
-from tests.tiny_tokenizers import CHATML, FAMILIES, build_tokenizer
+from tests.tiny_tokenizers import FAMILIES, build_tokenizer
 
 WITH_TEMPLATE = [name for name, family in FAMILIES.items() if family.template]
 PARTS = [
@@ -112,57 +111,6 @@ def test_bos_is_written_once():
     assert ids[0] == tokenizer.bos_token_id
 
 
-def test_a_template_that_ends_only_the_last_answer():
-    """M09: both answers have labels, the end token one, the next user's mark none."""
-    tokenizer = build_tokenizer("eos_last")
-    [(_, labels)] = rows_of(tokenize([chat("Hi", "Hello", "And?", "Paris")], tokenizer))
-    assert trained_text(tokenizer, labels) == "HelloParis</s>"
-
-
-def test_an_end_token_before_the_mark_of_an_answer():
-    """M13: `<eos>Assistant:` opens a turn, and the pad token is the end token."""
-    tokenizer = build_tokenizer("none", pad="eos")
-    tokenizer.chat_template = (
-        "{% for m in messages %}{{ eos_token + m.role.title() + ':' + m.content }}{% endfor %}"
-        "{% if add_generation_prompt %}{{ eos_token + 'Assistant:' }}{% endif %}"
-    )
-    token_rows = tokenize([chat("Hi", " Hello", "And?", " Paris")], tokenizer)
-    [(_, labels)] = rows_of(token_rows)
-    assert trained_text(tokenizer, labels) == " Hello Paris"
-    assert "1 of 1 rows end without an end token" in token_rows.report[0]
-
-
-def test_thoughts_in_the_last_answer():
-    """M11: every assistant turn has labels although the template drops earlier thoughts."""
-    tokenizer = build_tokenizer("thinking")
-    row = chat("1+1?", "<think>\neasy\n</think>\n\n2", "2+2?", "<think>\nhm\n</think>\n\n4")
-    [(_, labels)] = rows_of(tokenize([row], tokenizer))
-    assert trained_text(tokenizer, labels) == "2<|im_end|>hm\n</think>\n\n4<|im_end|>"
-
-
-def test_a_header_is_not_trained_when_the_template_has_no_generation_prompt():
-    tokenizer = build_tokenizer("chatml")
-    tokenizer.chat_template = CHATML.partition("{% if")[0]
-    [(_, labels)] = rows_of(tokenize([chat("Hi", "Hello")], tokenizer))
-    assert trained_text(tokenizer, labels) == "Hello<|im_end|>"
-
-
-def test_the_system_text_is_the_rows_own():
-    """M22: the template has a system text of its own for dialogs that bring none."""
-    tokenizer = build_tokenizer("chatml")
-    tokenizer.chat_template = (
-        "{% if messages[0].role != 'system' %}{{ '<|im_start|>system\nBe kind<|im_end|>\n' }}"
-        "{% endif %}" + CHATML
-    )
-    own, default = rows_of(
-        tokenize([chat("Hi", "Salut", system="SPEAK FRENCH"), chat("Hi", "Hello")], tokenizer)
-    )
-    assert tokenizer.decode(own[0]).count("SPEAK FRENCH") == 1
-    assert "Be kind" not in tokenizer.decode(own[0])
-    assert "Be kind" in tokenizer.decode(default[0])
-    assert trained_text(tokenizer, default[1]) == "Hello<|im_end|>"
-
-
 def test_a_dialog_that_the_assistant_opens_or_the_user_ends():
     tokenizer = build_tokenizer("chatml")
     opened = {"messages": chat("", "Welcome", "Hi", "Hello")["messages"][1:]}
@@ -179,23 +127,10 @@ def test_words_of_the_user_that_look_like_a_template_are_not_trained():
     assert trained_text(tokenizer, labels) == "Paris<|im_end|>"
 
 
-def test_a_refusal_of_the_template_names_the_row():
-    tokenizer = build_tokenizer("mistral")
-    rows = [chat("Hi", "Hello"), {"messages": chat("", "Welcome", "Hi", "Hello")["messages"][1:]}]
-    with pytest.raises(DataError, match=r"1 of 2 rows(.|\n)*test rows row 2.*must alternate"):
-        tokenize(rows, tokenizer)
-
-
-def test_a_template_that_leaves_answers_out_is_refused():
-    tokenizer = build_tokenizer("chatml")
-    tokenizer.chat_template = CHATML.replace("message['content']", "message['content'][:2]")
-    [(_, labels)] = rows_of(tokenize([chat("Hi", "Hello")], tokenizer))
-    assert trained_text(tokenizer, labels) == "He<|im_end|>"
-    tokenizer.chat_template = (
-        "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}"
-    )
-    with pytest.raises(DataError, match=r"test rows row 1: .*messages\[1\].content once"):
-        tokenize([chat("Hi", "Hello")], tokenizer)
+def test_a_token_without_width_before_an_answer_is_the_prompts():
+    """Byte-level tokenizers may trim a blank's offsets to nothing."""
+    labels = label_spans([1, 2, 3], text=": x", offsets=[(0, 1), (2, 2), (2, 3)], spans=[(2, 3)])
+    assert labels.tolist() == [IGNORED, IGNORED, 3]
 
 
 def test_newlines_survive():

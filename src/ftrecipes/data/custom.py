@@ -106,7 +106,7 @@ def _settings(section: CustomDatasetConfig) -> SimpleNamespace:
     """This section as the user's function sees it: fields and unlisted options as attributes."""
     fields = asdict(section)
     options = fields.pop("options")
-    return SimpleNamespace(dataset="custom_dataset", **{**options, **fields})
+    return SimpleNamespace(dataset="custom_dataset", **fields, **options)
 
 
 def _as_list(rows: object) -> list[Mapping]:

@@ -51,12 +51,11 @@ class Encoder:
 
     def _enclose(self, row: TokenRow) -> TokenRow:
         """Plain text between what the tokenizer puts first (BOS) and one EOS, which is trained."""
-        front = self._opening if row.input_ids[0] not in self._opening else self._opening[:0]
         end = np.array([self._tokenizer.eos_token_id], dtype=np.int32)
         end = end[:0] if row.input_ids[-1] == end[0] else end
         return TokenRow(
-            np.concatenate([front, row.input_ids, end]),
-            np.concatenate([np.full_like(front, IGNORED), row.labels, end]),
+            np.concatenate([self._opening, row.input_ids, end]),
+            np.concatenate([np.full_like(self._opening, IGNORED), row.labels, end]),
         )
 
 
