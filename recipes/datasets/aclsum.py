@@ -1,8 +1,8 @@
 r"""A custom data set: scientific abstracts and their summaries in three lines.
 
     pip install --no-deps aclsum==0.1.2
-    ftrecipes finetune --model_name HuggingFaceTB/SmolLM2-135M-Instruct --use_peft --output_dir out \
-        --dataset custom_dataset --custom_dataset.file recipes/datasets/aclsum.py
+    ftrecipes finetune --model_name HuggingFaceTB/SmolLM2-135M-Instruct --use_peft \
+        --dataset custom_dataset --custom_dataset.file recipes/datasets/aclsum.py --output_dir out
 
 ACLSum (MIT licence) holds 250 papers of computational linguistics with what was hard, what was done
 and what came out, written by experts. The data is read from the installed package, or from the
