@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from transformers import ByT5Tokenizer
 
 from ftrecipes.config.errors import DataError
 from ftrecipes.data.formats import alpaca_prompt
@@ -167,6 +168,11 @@ def test_plain_rows_need_an_end_token():
     tokenizer.eos_token = None
     with pytest.raises(DataError, match="neither a chat template nor an end token"):
         tokenize([instruction("a", "b")], tokenizer)
+
+
+def test_a_tokenizer_without_offsets_is_refused():
+    with pytest.raises(DataError, match=r"ByT5Tokenizer(.|\n)*--tokenizer_name"):
+        tokenize([instruction("a", "b")], ByT5Tokenizer())
 
 
 def test_no_rows():
