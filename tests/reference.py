@@ -37,10 +37,15 @@ def evaluate(model: torch.nn.Module, rows: Sequence[Row]) -> float:
     """Sum of all token losses / number of counted tokens, every row once, dropout off."""
     was_training = model.training
     model.eval()
-    with torch.no_grad():
-        loss_sum = sum(row_loss_sum(model, row).item() for row in rows)
+    loss = mean_loss(model, rows)
     model.train(was_training)
-    return loss_sum / count_tokens(rows)
+    return loss
+
+
+def mean_loss(model: torch.nn.Module, rows: Sequence[Row]) -> float:
+    """As `evaluate`, in the mode the model is in."""
+    with torch.no_grad():
+        return sum(row_loss_sum(model, row).item() for row in rows) / count_tokens(rows)
 
 
 def backward_step(model: torch.nn.Module, rows: Sequence[Row]) -> float:

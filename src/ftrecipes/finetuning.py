@@ -85,9 +85,9 @@ def run(config: RunConfig) -> "TrainState":
             # The weights are those of the last finished step, and may be the work of hours.
             if state.updates:
                 log.warning(f"stopped; what was trained in {state.step} steps is saved")
-                save_result(config, model, tokenizer, base_name=source.name, state=asdict(state))
+                save_result(config, model, tokenizer, base_name=source.location, state=asdict(state))
             raise
-        save_result(config, model, tokenizer, base_name=source.name, state=asdict(state))
+        save_result(config, model, tokenizer, base_name=source.location, state=asdict(state))
     return state
 
 

@@ -39,6 +39,7 @@ class ModelSource:
     """A model that exists and is a causal language model; its weights have not been read."""
 
     name: str  # as the user gave it
+    location: str  # the same, a path made absolute: what a saved adapter names as its base
     path: str  # hub id or folder
     gguf_file: str | None  # file name in the folder
     tokenizer_name: str
@@ -76,6 +77,7 @@ def resolve_source(
     dtype = config.dtype or text.dtype
     return ModelSource(
         name=model_name,
+        location=_absolute(model_name),
         path=path,
         gguf_file=gguf_file,
         tokenizer_name=tokenizer,
@@ -165,6 +167,11 @@ def _locate(name: str) -> tuple[str, str | None]:
             "file\n  do: check the spelling of the path"
         )
     return name, None
+
+
+def _absolute(name: str) -> str:
+    path = Path(name).expanduser()
+    return str(path.resolve()) if path.exists() else name
 
 
 def _check_folder(name: str, path: Path) -> None:
