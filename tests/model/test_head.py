@@ -122,6 +122,20 @@ def test_autocast_multiplies_low_and_sums_high():
         torch.testing.assert_close(a, b, rtol=0.02, atol=0.02)  # both round to bfloat16 on the way
 
 
+def test_a_head_that_leaves_autocast_keeps_its_precision_in_the_backward():
+    linear, hidden, labels = make(dtype=torch.float32)
+
+    def head(h):
+        with torch.autocast("cpu", enabled=False):
+            return linear(h)
+
+    expected = torch.autograd.grad(full(linear, hidden, labels), hidden)[0]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = ours(head, linear, hidden, labels)
+    # float32 throughout: far nearer than bfloat16, whose rounding is 4e-3
+    torch.testing.assert_close(torch.autograd.grad(loss, hidden)[0], expected, rtol=1e-5, atol=1e-6)
+
+
 def test_without_labels_the_loss_is_zero_and_so_are_the_gradients():
     linear, hidden, labels = make(n=0)
     loss = ours(linear, linear, hidden, labels)

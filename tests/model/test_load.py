@@ -4,7 +4,6 @@ from collections import Counter
 from dataclasses import replace
 from itertools import product
 
-import bitsandbytes as bnb
 import pytest
 import torch
 import torch.nn.functional as F
@@ -15,7 +14,11 @@ from ftrecipes.config.schema import LoraConfig, QuantizationConfig, RunConfig, T
 from ftrecipes.model import quantize
 from ftrecipes.model.adapters import add_adapters
 from ftrecipes.model.load import load_model
-from ftrecipes.model.quantize import DequantizedLinear4bit, dequantize, quantized_share
+from ftrecipes.model.quantize import (
+    DequantizedLinear4bit,
+    DequantizedLinear8bit,
+    quantized_share,
+)
 from ftrecipes.model.resolve import resolve_source
 from tests import reference, tiny_models
 from tests.model.routes import backward_step, flatten, route_of
@@ -110,7 +113,7 @@ def test_forward_is_exactly_linear_on_the_dequantized_weight(folders, kind, doub
     )
     layer = model.model.layers[1].self_attn.q_proj
     packed = layer.weight.data.clone()
-    weight = dequantize(layer.weight, layer.quant_state, torch.float32)
+    weight = layer.dequantized(torch.float32)
     assert weight.shape == (64, 64)
     for length in (1, 5):
         x = torch.randn(1, length, 64, requires_grad=mode == "train")
@@ -132,7 +135,7 @@ def test_dequantized_weights_are_near_the_originals(folders):
     plain = load(folders["llama"])
     for name, layer in layers_of(model).items():
         weight = plain.get_submodule(name).weight
-        error = dequantize(layer.weight, layer.quant_state, torch.float32) - weight
+        error = layer.dequantized(torch.float32) - weight
         assert error.std() < 0.12 * weight.std(), name
 
 
@@ -150,7 +153,7 @@ def test_compute_dtype(folders):
     layer = model.model.layers[0].mlp.up_proj
     assert layer.compute_dtype == torch.bfloat16
     x = torch.randn(4, 64)
-    weight = dequantize(layer.weight, layer.quant_state, torch.bfloat16)
+    weight = layer.dequantized(torch.bfloat16)
     expected = F.linear(x.bfloat16(), weight)
     assert torch.equal(layer(x), expected.float())  # in the dtype of x ...
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -168,7 +171,7 @@ def test_training_step_equals_that_of_the_dequantized_model(family, folders):
     plain = load(folders[family])
     for name, layer in layers_of(model.get_base_model()).items():
         target = plain.get_submodule(name.removesuffix(".base_layer"))
-        weight = dequantize(layer.weight, layer.quant_state, torch.float32)
+        weight = layer.dequantized(torch.float32)
         target.weight.data = weight.T if family == "gpt2" else weight
     plain = add_adapters(plain, LoraConfig(r=4), FLOAT32)
     plain.load_state_dict({n: p for n, p in model.named_parameters() if "lora_" in n}, strict=False)
@@ -195,14 +198,35 @@ def test_evaluation_does_not_disturb_training(folders):
     assert backward_step(model.train(), route, [rows]) == first
 
 
+def test_eight_bit_is_exact_and_the_same_in_every_mode(folders):
+    model = load(folders["llama"], QuantizationConfig(method="8bit"))
+    plain = load(folders["llama"])
+    layers = {n: m for n, m in model.named_modules() if isinstance(m, DequantizedLinear8bit)}
+    assert len(layers) == 2 * len(PROJECTIONS)
+    for name, layer in layers.items():
+        weight, original = layer.dequantized(torch.float32), plain.get_submodule(name).weight
+        assert layer.weight.dtype == torch.int8
+        # half a step of 127 in the largest weight of a row, and a rounding to float16 before it
+        limit = original.abs().amax(1, keepdim=True) * (0.5 / 127 + 2**-11)
+        assert ((weight - original).abs() <= limit).all(), name
+    layer = layers["model.layers.1.self_attn.q_proj"]
+    weight = layer.dequantized(torch.float32)
+    x = 10 * torch.randn(2, 5, 64, requires_grad=True)  # has what LLM.int8 calls outliers
+    for training in (True, False):
+        output = layer.train(training)(x)
+        assert torch.equal(output, F.linear(x, weight, layer.bias))
+        direction = torch.randn_like(output)
+        assert torch.equal(torch.autograd.grad(output, x, direction)[0], direction @ weight)
+
+
 def test_eight_bit_trains_and_evaluates(folders):
     model = load(folders["llama"], QuantizationConfig(method="8bit"))
-    assert isinstance(model.model.layers[0].mlp.up_proj, bnb.nn.Linear8bitLt)
     model = add_adapters(model, LoraConfig(r=4), FLOAT32)
     rows = tiny_models.random_rows([17, 9, 12], vocab_size=32)
     route = route_of(model, rows)
+    assert route.flat
     loss = backward_step(model.train(), route, [rows])
-    # rows of weights rounded to 8 bits: near the unquantized loss
+    # weights rounded to 8 bits: near the unquantized loss
     expected = reference.evaluate(load(folders["llama"]), rows)
     assert loss == pytest.approx(expected, rel=0.02)
     gradients = [g for n, g in reference.gradients(model).items() if "lora_B" in n]

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from peft import LoraConfig, get_peft_model
 
 from ftrecipes.model import head as head_module
-from ftrecipes.model.forward import LossRoute
+from ftrecipes.model.forward import LossRoute, flat_inputs, padded_inputs
 from tests import reference, tiny_models
 from tests.model.routes import backward_step, flatten, route_of
 from tests.model.sizes import recorded_sizes
@@ -92,6 +92,18 @@ def test_every_route_gives_the_same_step(family, flat, head, rows):
     route = LossRoute(flat, head, "", scale=chosen.scale, softcap=chosen.softcap)
     assert backward_step(model, route, [rows]) == pytest.approx(loss, rel=1e-5)
     assert_close_gradients(reference.gradients(model), expected)
+
+
+def test_inputs_of_both_paths():
+    ids = torch.arange(10, 16)
+    flat, padded = flat_inputs(ids, (1, 3, 2)), padded_inputs(ids, (1, 3, 2))
+    assert flat.keywords["input_ids"].tolist() == [[10, 11, 12, 13, 14, 15]]
+    assert flat.keywords["position_ids"].tolist() == [[0, 0, 1, 2, 0, 1]]
+    assert flat.keywords["row_layout"].boundaries.tolist() == [0, 1, 4, 6]
+    assert flat.slots.tolist() == [0, 1, 2, 3, 4, 5]
+    assert padded.keywords["input_ids"].tolist() == [[10, 10, 10], [11, 12, 13], [14, 15, 10]]
+    assert padded.keywords["attention_mask"].tolist() == [[1, 0, 0], [1, 1, 1], [1, 1, 0]]
+    assert padded.slots.tolist() == [0, 3, 4, 5, 6, 7]
 
 
 def test_row_of_known_ids_by_hand():

@@ -145,10 +145,11 @@ def test_scale_and_soft_cap_of_the_head_are_found(family, scale, softcap):
 def test_running_out_of_memory_is_not_a_refusal():
     model = tiny_models.build("llama")
 
-    def fail(module, args):
-        raise torch.OutOfMemoryError("no memory")
+    def fail(module, args, keywords):
+        if "row_layout" in keywords:
+            raise torch.OutOfMemoryError("no memory")
 
-    model.model.layers[1].register_forward_pre_hook(fail)
+    model.model.layers[1].register_forward_pre_hook(fail, with_kwargs=True)
     with pytest.raises(torch.OutOfMemoryError):
         route_of(model, ROWS)
 

@@ -49,7 +49,7 @@ def add_adapters(
         fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),
     )
     try:
-        adapted = peft.get_peft_model(model, settings, autocast_adapter_dtype=False)
+        adapted = peft.get_peft_model(model, settings)
     except ValueError as error:
         raise ModelError(
             f"The adapters can not be added to {type(model).__name__}.\n  got: {error}\n"

@@ -39,74 +39,93 @@ def bitsandbytes_config(
     )
 
 
-class DequantizedLinear4bit(bnb.nn.Linear4bit):
-    """A 4-bit layer whose forward is exactly F.linear on the dequantized weight, everywhere.
+class _DequantizedLinear(nn.Module):
+    """Forward of a quantized layer: exactly F.linear on the dequantized weight, in every mode.
 
-    The class of bitsandbytes 0.50 multiplies by a fused kernel in some shapes on CUDA, and on CPUs
-    with AVX512-BF16 repacks the stored weight in the first forward in eval mode, after which no
-    gradient passes the layer (nn/modules.py, Linear4bit.forward). It also makes new parameters when
-    the weight has been sharded. `quant_state` is read from the module for that reason.
+    The layers of bitsandbytes 0.50 (nn/modules.py) do other things too, and some of them break
+    training: on CPUs with AVX512-BF16 the first forward in eval mode repacks a 4-bit weight in
+    place, and no gradient passes the layer from then on; in some shapes a fused kernel multiplies;
+    8-bit layers round the activations as well, in columns chosen by all rows of a batch, so that a
+    row's result would depend on its company.
     """
+
+    def dequantized(self, dtype: torch.dtype) -> Tensor:
+        """The weight [out, in] that the stored numbers stand for."""
+        raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., in] -> [..., out], in the dtype of x, or of autocast where that is on."""
         kind = x.device.type
-        output_dtype = (
-            torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
-        )
-        compute_dtype = self.compute_dtype or x.dtype
+        autocast = torch.is_autocast_enabled(kind)
+        output_dtype = torch.get_autocast_dtype(kind) if autocast else x.dtype
+        x = x.to(self.multiply_dtype(output_dtype))
         with torch.autocast(kind, enabled=False):
-            bias = None if self.bias is None else self.bias.to(compute_dtype)
-            output = _PackedLinear.apply(x.to(compute_dtype), self.weight, bias, self.quant_state)
-        return output.to(output_dtype)
+            bias = None if self.bias is None else self.bias.to(x.dtype)
+            return _LinearFunction.apply(x, bias, self.dequantized).to(output_dtype)
+
+    def multiply_dtype(self, output_dtype: torch.dtype) -> torch.dtype:
+        """The dtype to multiply in."""
+        return output_dtype
 
 
-class _PackedLinear(torch.autograd.Function):
-    """F.linear that saves only the packed weight, and dequantizes it once more in the backward."""
+class DequantizedLinear4bit(_DequantizedLinear, bnb.nn.Linear4bit):
+    """A 4-bit layer of bitsandbytes with the forward above; multiplies in its compute_dtype."""
+
+    def dequantized(self, dtype: torch.dtype) -> Tensor:
+        # the state is the module's: a weight that has been sharded no longer has one
+        return bnb.functional.dequantize_4bit(self.weight.data, self.quant_state).to(dtype)
+
+    def multiply_dtype(self, output_dtype: torch.dtype) -> torch.dtype:
+        return self.compute_dtype or output_dtype
+
+
+class DequantizedLinear8bit(_DequantizedLinear, bnb.nn.Linear8bitLt):
+    """An 8-bit layer of bitsandbytes with the forward above."""
+
+    def dequantized(self, dtype: torch.dtype) -> Tensor:
+        return bnb.functional.int8_vectorwise_dequant(self.weight.data, self.weight.SCB).to(dtype)
+
+
+class _LinearFunction(torch.autograd.Function):
+    """F.linear that dequantizes once more in the backward instead of keeping the weight."""
 
     @staticmethod
-    def forward(ctx, x, packed, bias, quant_state):
-        ctx.save_for_backward(packed)
-        ctx.quant_state = quant_state
-        return F.linear(x, dequantize(packed, quant_state, x.dtype), bias)
+    def forward(ctx, x, bias, dequantized):
+        ctx.dequantized = dequantized
+        return F.linear(x, dequantized(x.dtype), bias)
 
     @staticmethod
     def backward(ctx, grad):
-        (packed,) = ctx.saved_tensors
         x_grad = bias_grad = None
         if ctx.needs_input_grad[0]:
-            x_grad = grad @ dequantize(packed, ctx.quant_state, grad.dtype)
-        if ctx.needs_input_grad[2]:
+            x_grad = grad @ ctx.dequantized(grad.dtype)
+        if ctx.needs_input_grad[1]:
             bias_grad = grad.flatten(0, -2).sum(0)
-        return x_grad, None, bias_grad, None
-
-
-def dequantize(
-    packed: Tensor, quant_state: bnb.functional.QuantState, dtype: torch.dtype
-) -> Tensor:
-    """The weight [out, in] that packed 4-bit data stand for."""
-    return bnb.functional.dequantize_4bit(packed.data, quant_state).to(dtype)
+        return x_grad, bias_grad, None
 
 
 def finish_quantization(model: nn.Module, quantization: QuantizationConfig) -> None:
-    """After loading: check that it was done as asked, make 4-bit layers exact, log the share.
+    """After loading: check that it was done as asked, make the layers exact, log the share.
 
     Raises ModelError when no layer could be quantized. Call it before adapters are added.
     """
     if quantization.method == "none":
         return
-    kind = bnb.nn.Linear4bit if quantization.method == "4bit" else bnb.nn.Linear8bitLt
-    layers = {name: m for name, m in model.named_modules() if isinstance(m, kind)}
+    theirs, ours = {
+        "4bit": (bnb.nn.Linear4bit, DequantizedLinear4bit),
+        "8bit": (bnb.nn.Linear8bitLt, DequantizedLinear8bit),
+    }[quantization.method]
+    layers = {name: m for name, m in model.named_modules() if isinstance(m, theirs)}
     if not layers:
         raise ModelError(
             f"--quantization {quantization.method}: {type(model).__name__} has no layer that "
             "bitsandbytes can quantize.\n"
             "  expected: linear layers\n  do: leave --quantization out"
         )
-    if quantization.method == "4bit":
-        for name, layer in layers.items():
+    for name, layer in layers.items():
+        if quantization.method == "4bit":
             _check_state(name, layer, quantization)
-            layer.__class__ = DequantizedLinear4bit
+        layer.__class__ = ours
     _log_share(model)
 
 
@@ -144,7 +163,8 @@ def _log_share(model: nn.Module) -> None:
     log.info(f"{share:.0%} of the weights are quantized")
     if share < ENOUGH_QUANTIZED:
         total = others.total() / (1 - share)
-        named = ", ".join(f"{k} {n / total:.0%}" for k, n in others.most_common(_NAMED))
+        largest = [(k, n / total) for k, n in others.most_common(_NAMED) if n >= total / 200]
+        named = ", ".join(f"{kind} {part:.0%}" for kind, part in largest)
         log.warning(
             f"only {share:.0%} of the weights are quantized; at full size remain: {named}. "
             "bitsandbytes takes linear layers only: no embedding, no head, no experts that are one "

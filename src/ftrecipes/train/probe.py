@@ -223,8 +223,6 @@ def _tolerance(lm: PreTrainedModel, device: torch.device) -> _Tolerance:
         return _TOLERANCES[torch.get_autocast_dtype(device.type)]
     quantized = lm.config.to_dict().get("quantization_config") or {}
     dtypes = {p.dtype for p in lm.parameters() if p.is_floating_point()}
-    if quantized.get("load_in_8bit"):
-        dtypes.add(torch.bfloat16)  # activations are rounded to 8 bits: about as coarse
     if quantized.get("load_in_4bit"):
         dtypes.add(getattr(torch, quantized["bnb_4bit_compute_dtype"]))
     return _TOLERANCES[max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)]
