@@ -19,9 +19,11 @@ from ftrecipes.model.quantize import (
     DequantizedLinear8bit,
     quantized_share,
 )
-from ftrecipes.model.resolve import resolve_source
+from ftrecipes.model.resolve import load_tokenizer, resolve_source
 from tests import reference, tiny_models
+from tests.model.gguf_file import write_gguf
 from tests.model.routes import backward_step, flatten, route_of
+from tests.tiny_tokenizers import build_tokenizer
 
 CPU = torch.device("cpu")
 FLOAT32 = Precision("float32", "float32", "float32", "float32", False, False)
@@ -86,6 +88,22 @@ def test_broken_weights_are_an_error(tmp_path):
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(ModelError, match="can not be loaded"):
         load(tmp_path)
+
+
+def test_gguf_file(tmp_path):
+    tokenizer = build_tokenizer("chatml", pad=None)
+    expected = tiny_models.build("llama", vocab_size=len(tokenizer))
+    path = write_gguf(expected, tokenizer, tmp_path / "tiny.gguf")
+    source = resolve_source(str(path), None, trust_remote_code=False)
+    assert (source.path, source.gguf_file) == (str(tmp_path), "tiny.gguf")
+    assert (source.max_length, source.checkpoint_dtype) == (256, None)
+    model = load(path)
+    for name, parameter in expected.named_parameters():
+        assert torch.equal(model.get_parameter(name), parameter), name
+    text = "the quick brown fox"
+    assert load_tokenizer(source)(text).input_ids == tokenizer(text).input_ids
+    with pytest.raises(ModelError, match=r"not yet on a \.gguf file"):
+        load(path, four_bit())
 
 
 @pytest.mark.parametrize(("kind", "double"), list(product(["nf4", "fp4"], [True, False])))
