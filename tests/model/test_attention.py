@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from ftrecipes.model import attention
 from ftrecipes.model.attention import RowLayout, UnsupportedAttention, attend_rows
 from tests.model.sizes import recorded_sizes
 
@@ -153,6 +154,40 @@ def test_a_window_costs_the_row_times_the_window():
         )
         output.sum().backward()
     assert max(sizes) <= LONG * HEADS * 2 * 8 < LONG * LONG
+
+
+@pytest.mark.parametrize("window", [None, 4])
+def test_varlen_kernel_takes_the_call(window, monkeypatch):
+    """Shapes and keywords on the meta device: the kernel itself needs a GPU."""
+    monkeypatch.setattr(attention, "_compute_dtype", lambda tensor: tensor.dtype)
+    query, key, value = (x.bfloat16().to("meta") for x in inputs())
+    rows = RowLayout.of(LENGTHS, torch.device("meta"))
+    rule = attention._Rule(scale=0.5, dropout=0.0, window=window, softcap=None, sinks=None)
+    output = attention._attend_varlen(query, key, value, row_layout=rows, rule=rule)
+    assert output.shape == (1, sum(LENGTHS), HEADS, WIDTH)
+    assert torch.autograd.grad(output.sum(), query)[0].shape == query.shape
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("window", [None, 4])
+def test_varlen_kernel_equals_each_row_alone(window):
+    lengths = (1, 70, 70, 33)
+    tensors = [x.detach().to("cuda", torch.bfloat16) for x in inputs(lengths=lengths)]
+    rows = RowLayout.of(lengths, torch.device("cuda"))
+    leaves = [x.requires_grad_() for x in tensors]
+    assert attention._has_varlen(leaves[0], attention._Rule(1.0, 0.0, window, None, None))
+    output, _ = attend_rows(
+        nn.Module(), *leaves, None, row_layout=rows, scaling=0.3, sliding_window=window
+    )
+    exact = [x.detach().cpu().double().requires_grad_() for x in tensors]
+    expected = reference(*exact, lengths=lengths, scaling=0.3, window=window)
+    # 8 bits of inputs, weights and outputs, forward and backward
+    torch.testing.assert_close(output.cpu().double(), expected, rtol=0.03, atol=0.06)
+    ours = torch.autograd.grad(output.float().sum(), leaves)
+    theirs = torch.autograd.grad(expected.sum(), exact)
+    for mine, right in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine.cpu().double(), right, rtol=0.05, atol=0.1)
 
 
 def test_what_it_does_not_know_is_refused():

@@ -28,7 +28,9 @@ def test_flat_route_says_so_and_sets_row_attention():
     model = tiny_models.build("llama")
     route = route_of(model, ROWS)
     assert route.flat
-    assert route.reason == "rows are laid flat; our own head and loss"
+    assert route.reason == (
+        "rows are laid flat, each attends alone; logits are made in chunks, where labels count"
+    )
     assert model.config._attn_implementation == ROW_ATTENTION
 
 

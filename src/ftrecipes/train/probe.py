@@ -92,7 +92,9 @@ def choose_route(model: nn.Module, rows: TokenRows, *, device: torch.device) -> 
         except _Refused as refusal:
             decoder.set_attn_implementation(own_attention)
             return replace(route, reason=f"rows are padded, because {refusal}; {route.reason}")
-    return replace(route, flat=True, reason=f"rows are laid flat; {route.reason}")
+    return replace(
+        route, flat=True, reason=f"rows are laid flat, each attends alone; {route.reason}"
+    )
 
 
 def _sample_rows(rows: TokenRows) -> tuple[np.ndarray, np.ndarray]:
@@ -129,13 +131,21 @@ def _choose_head(lm: PreTrainedModel, row: Tensor, tolerance: _Tolerance) -> Los
     """A padded route with the leanest head that repeats the model's own logits."""
     inputs = padded_inputs(row, (len(row),))
     everywhere, half = inputs.slots, inputs.slots[1::2]
-    full = LossRoute(flat=False, head="full", reason="the model makes logits at every position")
+    full = LossRoute(flat=False, head="full", reason="logits are made at every position")
     expected = full.states(lm, inputs, everywhere)
     candidates = [
-        replace(full, head="chunked", scale=scale, softcap=softcap, reason="our own head and loss")
+        replace(
+            full,
+            head="chunked",
+            scale=scale,
+            softcap=softcap,
+            reason="logits are made in chunks, where labels count",
+        )
         for scale, softcap in _head_outputs(lm)
     ]
-    candidates.append(replace(full, head="own", reason="the model's own head, where labels count"))
+    candidates.append(
+        replace(full, head="own", reason="logits are made at once, where labels count")
+    )
     for route in candidates:
         try:
             with _refusing():
