@@ -144,16 +144,23 @@ def test_scale_and_soft_cap_of_the_head_are_found(family, scale, softcap):
     assert (route.head, route.scale, route.softcap) == ("chunked", pytest.approx(scale), softcap)
 
 
-def test_running_out_of_memory_is_not_a_refusal():
-    model = tiny_models.build("llama")
-
+def failing_when_flat(error):
     def fail(module, args, keywords):
         if "row_layout" in keywords:
-            raise torch.OutOfMemoryError("no memory")
+            raise error
 
+    model = tiny_models.build("llama")
     model.model.layers[1].register_forward_pre_hook(fail, with_kwargs=True)
+    return model
+
+
+def test_forward_that_fails_when_flat_is_padded():
+    check_padded(failing_when_flat(TypeError("odd\nkeyword")), "(TypeError: odd keyword)")
+
+
+def test_running_out_of_memory_is_not_a_refusal():
     with pytest.raises(torch.OutOfMemoryError):
-        route_of(model, ROWS)
+        route_of(failing_when_flat(torch.OutOfMemoryError("no memory")), ROWS)
 
 
 @pytest.mark.parametrize("lengths", [[3], [2, 2], [400, 3]])

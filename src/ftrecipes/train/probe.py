@@ -124,7 +124,8 @@ def _refusing() -> Iterator[None]:
     except UnsupportedAttention as error:
         raise _Refused(str(error)) from error
     except _FAILURES as error:
-        raise _Refused(f"its forward fails so ({type(error).__name__}: {error})") from error
+        line = " ".join(str(error).split())[:100]
+        raise _Refused(f"its forward fails otherwise ({type(error).__name__}: {line})") from error
 
 
 def _choose_head(lm: PreTrainedModel, row: Tensor, tolerance: _Tolerance) -> LossRoute:
