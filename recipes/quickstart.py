@@ -15,8 +15,9 @@ from types import SimpleNamespace
 
 import torch
 import transformers
-from peft import PeftModel
-from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedModel
+
+from ftrecipes.runtime import log
 
 NUM_ANSWERS = 10
 MAX_NEW_TOKENS = 160
@@ -48,6 +49,8 @@ def convert(model_folder: str) -> None:
 
 def compare(model_folder: str, run_folder: str) -> int:
     """Show held-out answers without and with the adapter; 1 unless both measures improved."""
+    from peft import PeftModel  # after log.start has quieted what it imports
+
     tokenizer = AutoTokenizer.from_pretrained(run_folder, padding_side="left")
     base = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
     model = PeftModel.from_pretrained(base, run_folder).eval()
@@ -75,7 +78,7 @@ def compare(model_folder: str, run_folder: str) -> int:
     return 0 if learned else 1
 
 
-def answer(model: PeftModel, tokenizer, questions: list[list[dict]]) -> list[str]:
+def answer(model: PreTrainedModel, tokenizer, questions: list[list[dict]]) -> list[str]:
     """Greedy answers to all questions in one batch, padded at the left."""
     batch = tokenizer.apply_chat_template(
         questions, add_generation_prompt=True, padding=True, return_dict=True, return_tensors="pt"
@@ -99,6 +102,7 @@ def say(text: str) -> None:
 
 
 if __name__ == "__main__":
+    log.start()
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     action, *folders = sys.argv[1:]
