@@ -76,6 +76,10 @@ def run(config: RunConfig) -> "TrainState":
         rows, val_rows = read_rows(config, tokenizer, record)
         model = build_model(config, source, rows, precision, world)
         state = TrainState()
+
+        def save() -> None:
+            save_result(config, model, tokenizer, base_name=source.location, state=asdict(state))
+
         try:
             with open_training(
                 config, model, rows, val_rows, precision=precision, world=world, state=state
@@ -85,9 +89,9 @@ def run(config: RunConfig) -> "TrainState":
             # The weights are those of the last finished step, and may be the work of hours.
             if state.updates:
                 log.warning(f"stopped; what was trained in {state.step} steps is saved")
-                save_result(config, model, tokenizer, base_name=source.location, state=asdict(state))
+                save()
             raise
-        save_result(config, model, tokenizer, base_name=source.location, state=asdict(state))
+        save()
     return state
 
 
