@@ -48,9 +48,9 @@ def main(*stray: str, **flags: object) -> None:
 
 def run(config: RunConfig) -> "TrainState":
     """Train as `config` says, leave the result in `output_dir`, return where training ended."""
-    from ftrecipes.checkpoint.record import record_run
+    from ftrecipes.checkpoint.record import fingerprint, record_run
     from ftrecipes.checkpoint.result import save_result
-    from ftrecipes.model.resolve import load_tokenizer, resolve_source
+    from ftrecipes.model.resolve import identity, load_tokenizer, resolve_source
     from ftrecipes.runtime.seed import seed_everything
     from ftrecipes.runtime.world import start_world
     from ftrecipes.train.build import open_training
@@ -71,6 +71,12 @@ def run(config: RunConfig) -> "TrainState":
             trust_remote_code=config.train.trust_remote_code,
         )
         tokenizer = load_tokenizer(source)
+        record.add(
+            model_fingerprint=fingerprint(identity(source)),
+            tokenizer_fingerprint=fingerprint(
+                tokenizer.get_vocab(), tokenizer.chat_template, tokenizer.special_tokens_map
+            ),
+        )
         config = settle_context_length(config, source)
         precision = settle_precision(config, source, world)
         rows, val_rows = read_rows(config, tokenizer, record)

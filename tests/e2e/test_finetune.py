@@ -111,6 +111,8 @@ def test_the_run_folder_tells_the_run(quantized_run):
     assert record["status"] == "finished"
     assert record["origins"]["lora.r"] == "--lora.r"
     assert record["origins"]["seed"] == "default"
+    prints = [record[f"{part}_fingerprint"] for part in ("model", "tokenizer", "train")]
+    assert [len(value) for value in {*prints, record["validation_fingerprint"]}] == [64] * 4
     assert yaml.safe_load((folder / "run.yaml").read_text())["quantization"]["method"] == "4bit"
     assert "evaluation loss after" in (folder / "README.md").read_text()
     steps = metrics(folder, "step")

@@ -102,6 +102,20 @@ def load_tokenizer(source: ModelSource) -> PreTrainedTokenizerBase:
         )
 
 
+def identity(source: ModelSource) -> dict:
+    """What tells this model from another without reading its weights: config and file sizes.
+
+    The folder's own name is left out, so that a copy of a model is the same model.
+    """
+    config = source.config.to_dict()
+    weights = [
+        *Path(source.path).glob("*.safetensors"),
+        *Path(source.path).glob(source.gguf_file or "*.bin"),
+    ]
+    sizes = {file.name: file.stat().st_size for file in weights}
+    return {"config": config | {"_name_or_path": None}, "weight_bytes": sizes}
+
+
 def check_vocabulary(largest_id: int, model: PreTrainedModel) -> None:
     """Raise ModelError when `largest_id`, the largest token id of the data, has no embedding row.
 
