@@ -1,5 +1,6 @@
 """Save a PEFT adapter, and prove that the file holds every trained parameter."""
 
+import re
 from pathlib import Path
 
 import torch
@@ -55,6 +56,6 @@ def verify_adapter(model: PeftModel, folder: Path) -> None:
 
 def file_name(parameter_name: str) -> str:
     """Name of a live parameter in an adapter file: without the adapter's own name."""
-    return parameter_name.replace(f".modules_to_save.{ADAPTER_NAME}", "").replace(
-        f".{ADAPTER_NAME}", ""
-    )
+    name = re.sub(rf"(\.modules_to_save)?\.{ADAPTER_NAME}(?=\.|$)", "", parameter_name)
+    # PEFT 0.21 writes the magnitudes of DoRA under the name they had before they were modules.
+    return re.sub(r"(?<=\.lora_magnitude_vector)\.weight$", "", name)
