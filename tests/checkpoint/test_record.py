@@ -1,0 +1,72 @@
+"""run.yaml, run.json and error.txt: what they say while a run goes on, and how it ended."""
+
+import json
+
+import pytest
+import yaml
+
+from ftrecipes.checkpoint.record import PACKAGES, record_run
+from ftrecipes.config.errors import CheckpointError, DataError
+
+
+def open_record(folder):
+    return record_run(
+        folder,
+        settings={"lr": 1e-5, "lora": {"r": 4}},
+        origins={"lr": "--lr"},
+        world={"size": 1, "device": "cpu"},
+    )
+
+
+def status(folder):
+    return json.loads((folder / "run.json").read_text())["status"]
+
+
+def test_a_run_is_running_then_finished(tmp_path):
+    folder = tmp_path / "new" / "run"
+    with open_record(folder) as record:
+        record.add(train_fingerprint="abc")
+        assert status(folder) == "running"
+    content = json.loads((folder / "run.json").read_text())
+    assert content["status"] == "finished"
+    assert content["train_fingerprint"] == "abc"
+    assert content["origins"] == {"lr": "--lr"}
+    assert content["world"] == {"size": 1, "device": "cpu"}
+    assert set(PACKAGES) | {"ftrecipes", "python"} == content["versions"].keys()
+    assert content["started"] <= content["ended"]
+    assert yaml.safe_load((folder / "run.yaml").read_text()) == {"lr": 1e-5, "lora": {"r": 4}}
+    assert sorted(path.name for path in folder.iterdir()) == ["run.json", "run.yaml"]
+
+
+@pytest.mark.parametrize("error", [DataError("row 3 is bad"), RuntimeError("row 3 is bad")])
+def test_a_failed_run_keeps_its_traceback(tmp_path, error):
+    with pytest.raises(type(error)) as caught, open_record(tmp_path):
+        raise error
+    assert status(tmp_path) == "failed"
+    assert json.loads((tmp_path / "run.json").read_text())["error"] == "row 3 is bad"
+    text = (tmp_path / "error.txt").read_text()
+    assert "Traceback" in text
+    assert "row 3 is bad" in text
+    assert caught.value.__notes__ == [f"The traceback is in {tmp_path / 'error.txt'}"]
+
+
+def test_an_interrupted_run_says_so_and_is_no_failure(tmp_path):
+    with pytest.raises(KeyboardInterrupt), open_record(tmp_path):
+        raise KeyboardInterrupt
+    assert status(tmp_path) == "interrupted"
+    assert not (tmp_path / "error.txt").exists()
+
+
+def test_the_traceback_of_an_earlier_run_goes(tmp_path):
+    (tmp_path / "error.txt").write_text("old")
+    with open_record(tmp_path):
+        assert not (tmp_path / "error.txt").exists()
+
+
+def test_a_folder_that_can_not_be_made_is_an_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(CheckpointError, match=r"--output_dir .*can not be written"),
+        open_record(tmp_path / "file" / "run"),
+    ):
+        pytest.fail("the run must not start")
