@@ -1,9 +1,11 @@
 """A result gets into the run folder whole, or not at all."""
 
 import os
+import re
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from ftrecipes.checkpoint.publish import STAGING, publish, write_json, write_text
 from ftrecipes.checkpoint.record import fingerprint
@@ -26,6 +28,7 @@ def accept(staging):
 def test_files_of_an_earlier_result_go_only_when_the_new_one_is_there(tmp_path):
     (tmp_path / "model.safetensors").write_text("old")
     (tmp_path / "config.json").write_text("old")
+    (tmp_path / "chat_template.jinja").write_text("of another tokenizer")
     (tmp_path / "metrics.jsonl").write_text("kept")
     publish(tmp_path, write_adapter("new"), accept)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
@@ -36,7 +39,14 @@ def test_files_of_an_earlier_result_go_only_when_the_new_one_is_there(tmp_path):
     assert (tmp_path / "adapter_model.safetensors").read_text() == "new"
 
 
-@pytest.mark.parametrize("fault", [CheckpointError("other bytes"), OSError(28, "No space left")])
+FAULTS = [
+    CheckpointError("other bytes"),
+    OSError(28, "No space left"),
+    SafetensorError("incomplete metadata"),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
 def test_a_failed_write_or_check_leaves_the_earlier_result_alone(tmp_path, fault):
     publish(tmp_path, write_adapter("old"), accept)
 
@@ -44,7 +54,7 @@ def test_a_failed_write_or_check_leaves_the_earlier_result_alone(tmp_path, fault
         raise fault
 
     for write, verify in ((write_adapter("new"), refuse), (refuse, accept)):
-        with pytest.raises(CheckpointError, match=r"other bytes|No space left"):
+        with pytest.raises(CheckpointError, match=re.escape(str(fault))):
             publish(tmp_path, write, verify)
         assert (tmp_path / "adapter_model.safetensors").read_text() == "old"
         assert not (tmp_path / STAGING).exists()

@@ -11,6 +11,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from ftrecipes.config.errors import CheckpointError
 
 STAGING = ".saving"
@@ -18,12 +20,23 @@ STAGING = ".saving"
 # removed when the new one is published, because a loader would pick them up.
 RESULT_PATTERNS = (
     "adapter_model.safetensors",
+    "adapter_model.bin",
     "adapter_config.json",
     "model.safetensors",
     "model-*-of-*.safetensors",
     "model.safetensors.index.json",
+    "pytorch_model*.bin",
+    "pytorch_model.bin.index.json",
     "config.json",
     "generation_config.json",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "vocab.json",
+    "merges.txt",
 )
 
 
@@ -46,8 +59,8 @@ def publish(folder: Path, write: Callable[[Path], None], verify: Callable[[Path]
     """Let `write` fill a new folder, `verify` read it back, then move its files into `folder`.
 
     Rank 0 only. `verify` raises CheckpointError when what it reads is not what was trained; nothing
-    in `folder` has changed then. An operating-system error (disk full, read-only folder) becomes a
-    CheckpointError too.
+    in `folder` has changed then. An operating-system error (disk full, read-only folder) and a file
+    that can not be read back become a CheckpointError too.
     """
     staging = folder / STAGING
     shutil.rmtree(staging, ignore_errors=True)
@@ -57,7 +70,7 @@ def publish(folder: Path, write: Callable[[Path], None], verify: Callable[[Path]
         verify(staging)
         _flush(staging)
         _move(staging, folder)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise CheckpointError(
             f"The result could not be written to {folder}.\n"
             f"  got: {error}\n"
