@@ -112,7 +112,9 @@ def build(steps: int, folder: str):
         truncation=config.data.truncation,
     )
     precision = settle_precision(config, source, world)
-    return config, rows, build_model(config, source, rows, precision, world), world, precision
+    largest_id = int(rows.input_ids.max())
+    model = build_model(config, source, precision, world, largest_id=largest_id)
+    return config, rows, model, world, precision
 
 
 @contextmanager

@@ -80,7 +80,8 @@ def run(config: RunConfig) -> "TrainState":
         config = settle_context_length(config, source)
         precision = settle_precision(config, source, world)
         rows, val_rows = read_rows(config, tokenizer, record)
-        model = build_model(config, source, rows, precision, world)
+        largest_id = max(int(split.input_ids.max()) for split in (rows, val_rows) if split)
+        model = build_model(config, source, precision, world, largest_id=largest_id)
         state = TrainState()
 
         def save() -> None:
@@ -158,18 +159,22 @@ def read_rows(
 def build_model(
     config: RunConfig,
     source: "ModelSource",
-    rows: "TokenRows",
     precision: Precision,
     world: "World",
+    *,
+    largest_id: int,
 ) -> "PreTrainedModel | PeftModel":
-    """The model on its device, quantized as asked, with what is to be trained made trainable."""
+    """The model on its device, quantized as asked, with what is to be trained made trainable.
+
+    Raises ModelError when it has no embedding for `largest_id`, the largest token id of the rows.
+    """
     from ftrecipes.model.adapters import add_adapters, train_everything
     from ftrecipes.model.load import load_model
     from ftrecipes.model.resolve import check_vocabulary
     from ftrecipes.runtime.seed import seed_everything
 
     model = load_model(source, config, precision, world.device)
-    check_vocabulary(int(rows.input_ids.max()), model)
+    check_vocabulary(largest_id, model)
     # Adapters and dropout are the same whatever a custom data set has drawn.
     seed_everything(config.train.seed)
     if config.train.use_peft:
