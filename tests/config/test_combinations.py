@@ -212,3 +212,8 @@ def test_generate_has_the_same_strictness(tmp_path, monkeypatch):
     Path("run/adapter_config.json").write_text(json.dumps({}))
     config = parse_words(words, into=GenerateConfig).config
     assert config == GenerateConfig(adapter="run", prompt="Hi", compare=False)
+    parse_words([*words, "--model_name", "o/m"], into=GenerateConfig)
+    Path("run/adapter_config.json").rename("run/config.json")
+    parse_words(words, into=GenerateConfig)
+    (fault,) = faults_of(lambda: parse_words([*words, "--model_name", "o/m"], into=GenerateConfig))
+    assert "--model_name: would have no effect" in fault

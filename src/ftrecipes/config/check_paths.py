@@ -29,7 +29,7 @@ RESULTS = (*WEIGHTS, "metrics.jsonl", "checkpoint-*")
 def check_paths(config: RunConfig | GenerateConfig) -> list[Fault]:
     """Faults of the paths in `config`: missing, of the wrong kind, or in the way."""
     if isinstance(config, GenerateConfig):
-        return [*_model("model_name", config.model_name), *_adapter(config.adapter)]
+        return [*_model("model_name", config.model_name), *_adapter(config)]
     train = config.train
     return [
         *_model("model_name", train.model_name),
@@ -61,14 +61,19 @@ def _model(name: str, value: str | None) -> Iterator[Fault]:
         yield Fault(f"--{name} {value}: no model", got="a file", expected=expected, flags=(name,))
 
 
-def _adapter(value: str | None) -> Iterator[Fault]:
+def _adapter(config: GenerateConfig) -> Iterator[Fault]:
+    value = config.adapter
     if value is None:
         return
+    found = [name for name in MODEL_FILES if os.path.isfile(os.path.join(value, name))]
     if not os.path.isdir(value):
         yield _absent("adapter", value, "a folder")
-    elif not any(os.path.isfile(os.path.join(value, name)) for name in MODEL_FILES):
+    elif not found:
         what = f"--adapter {value}: this folder holds no adapter and no model"
         yield Fault(what, expected=f"{' or '.join(MODEL_FILES)} in it", flags=("adapter",))
+    elif MODEL_FILES[0] not in found and config.model_name is not None:
+        what = f"--model_name: would have no effect: {value} holds a whole model, not an adapter"
+        yield Fault(what, do="leave one of the two out", flags=("adapter", "model_name"))
 
 
 def _training_data(config: RunConfig) -> Iterator[Fault]:
