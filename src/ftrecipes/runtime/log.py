@@ -1,7 +1,7 @@
 """The run's log: rank 0 writes to standard error, the other ranks keep quiet.
 
 The ladder: nothing for what is right, `info` for what one may want to know, `warning` for what the
-user should act on, `error` for what ended the run.
+user should act on. What ends a run is an exception, and the command shows it (commands/exits.py).
 """
 
 import logging
@@ -25,7 +25,6 @@ def start() -> None:
     handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
     logging.addLevelName(logging.INFO, "info")
     logging.addLevelName(logging.WARNING, "warning")
-    logging.addLevelName(logging.ERROR, "error")
     _logger.handlers[:] = [handler]
     for name in _IRRELEVANT:
         logging.getLogger(name).setLevel(logging.ERROR)
@@ -46,11 +45,6 @@ def info(message: str) -> None:
 def warning(message: str) -> None:
     """Something the user should act on; the message says how."""
     _logger.warning(message)
-
-
-def error(message: str) -> None:
-    """What ended the run."""
-    _logger.error(message)
 
 
 def progress(total: int, *, unit: str) -> "tqdm":

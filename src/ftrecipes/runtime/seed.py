@@ -1,4 +1,7 @@
-"""Seeds: one number in the configuration, an independent stream for each purpose."""
+"""The global generators, seeded by one number of the configuration.
+
+The order of the rows does not come from them: it is a pure function of the seed (data/loader.py).
+"""
 
 import random
 

@@ -1,0 +1,33 @@
+"""The log: rank 0 on standard error, one word for the level, other ranks quiet."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src"
+CODE = """
+from ftrecipes.runtime import log
+log.start()
+log.start()
+log.info("one")
+log.warning("two")
+with log.progress(3, unit="row") as bar:
+    bar.update(3)
+"""
+
+
+@pytest.mark.parametrize(
+    ("rank", "expected"),
+    [("0", "info: one\nwarning: two\n"), ("", "info: one\nwarning: two\n"), ("1", "")],
+)
+def test_rank_0_writes_and_the_others_are_quiet(rank, expected):
+    environment = {name: value for name, value in os.environ.items() if name != "RANK"}
+    environment |= {"PYTHONPATH": str(SOURCE)} | ({"RANK": rank} if rank else {})
+    done = subprocess.run(
+        [sys.executable, "-c", CODE], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == ""
+    assert done.stderr == expected
