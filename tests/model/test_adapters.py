@@ -58,6 +58,14 @@ def test_base_is_frozen_and_b_starts_at_zero():
     assert reference.evaluate(model, ROWS) == reference.evaluate(plain, ROWS)
 
 
+@pytest.mark.parametrize("targets", [["c_attn"], ["attn.c_attn"]])
+def test_names_of_gpt2(targets):
+    """Its linear layers keep their weights transposed."""
+    model = adapt("gpt2", target_modules=targets)
+    assert adapted_modules(model) == ["transformer.h.0.attn.c_attn", "transformer.h.1.attn.c_attn"]
+    assert model.peft_config["default"].fan_in_fan_out
+
+
 @pytest.mark.parametrize(
     ("targets", "modules"),
     [

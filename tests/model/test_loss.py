@@ -94,6 +94,25 @@ def test_every_route_gives_the_same_step(family, flat, head, rows):
     assert_close_gradients(reference.gradients(model), expected)
 
 
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("family", ["llama", "mistral", "gpt2"])
+def test_packed_rows_have_the_logits_of_each_row_alone(family, attention):
+    """No row sees the one before it: every position, against transformers' own attention."""
+    rows = tiny_models.random_rows([17, 9, 23])
+    alone = tiny_models.build(family, attn_implementation=attention)
+    assert alone.config._attn_implementation == attention
+    model = tiny_models.build(family)
+    route = route_of(model, rows)
+    assert route.flat
+    ids, _, lengths = flatten(rows)
+    with torch.no_grad():
+        expected = torch.cat([reference.row_logits(alone, row) for row, _ in rows])
+        inputs = flat_inputs(ids, lengths)
+        logits = route.logits_of(model)(route.states(model, inputs, inputs.slots))
+    # float32; the order of sums differs
+    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
+
+
 def test_inputs_of_both_paths():
     ids = torch.arange(10, 16)
     flat, padded = flat_inputs(ids, (1, 3, 2)), padded_inputs(ids, (1, 3, 2))

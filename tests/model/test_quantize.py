@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import replace
 from itertools import product
 
+import bitsandbytes as bnb
 import pytest
 import torch
 import torch.nn.functional as F
@@ -143,6 +144,35 @@ def test_training_step_equals_that_of_the_dequantized_model(family, folders):
     for name, gradient in theirs.items():
         scale = gradient.abs().max().item()
         torch.testing.assert_close(ours[name], gradient, rtol=0, atol=1e-4 * scale + 1e-7, msg=name)
+
+
+@pytest.mark.parametrize(
+    ("targets", "adapted"),
+    [
+        (["all-linear"], PROJECTIONS),
+        (["q_proj", "lm_head"], {"q_proj", "lm_head"}),
+    ],
+)
+@pytest.mark.parametrize("compute", ["float32", "bfloat16"])
+def test_adapters_on_four_bits(folders, targets, adapted, compute):
+    """Where they are, and the dtype of each part: packed, adapters, norms, embedding, head."""
+    precision = replace(FLOAT32, base=compute, compute=compute, autocast=compute != "float32")
+    model = load(folders["llama"], four_bit(), precision)
+    model = add_adapters(model, LoraConfig(r=4, target_modules=targets), precision)
+    names = {n.split(".lora_A.")[0] for n, _ in model.named_parameters() if ".lora_A." in n}
+    assert {name.rsplit(".", 1)[-1] for name in names} == adapted
+    assert len(names) == (14 if adapted == PROJECTIONS else 3)
+    for name, parameter in model.named_parameters():
+        packed = isinstance(parameter, bnb.nn.Params4bit)
+        assert packed == (
+            parameter.dim() == 2
+            and any(f".{projection}." in name for projection in PROJECTIONS)
+            and "lora_" not in name
+        ), name
+        if not packed:
+            dtype = torch.float32 if "lora_" in name else getattr(torch, compute)
+            assert parameter.dtype == dtype, name
+        assert parameter.requires_grad == ("lora_" in name), name
 
 
 def test_evaluation_does_not_disturb_training(folders):
