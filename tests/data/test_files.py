@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
+from ftrecipes.config.check_paths import DATA_SUFFIXES
 from ftrecipes.config.errors import DataError
-from ftrecipes.data.files import read_file
+from ftrecipes.data.files import READERS, read_file
 
 ROWS = [
     {"instruction": "Say \u00e9t\u00e9 \U0001f642", "output": "a\nb\n\nc"},
@@ -155,6 +156,10 @@ def test_parquet(tmp_path):
 def test_a_broken_parquet_file(tmp_path):
     with pytest.raises(DataError, match=r"a\.parquet: not a whole Parquet file"):
         read_file(write(tmp_path / "a.parquet", b"PAR1 and no more"))
+
+
+def test_the_flags_know_the_same_kinds_of_files():
+    assert tuple(READERS) == DATA_SUFFIXES
 
 
 def test_other_files_and_no_file(tmp_path):

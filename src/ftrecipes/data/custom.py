@@ -19,6 +19,7 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from ftrecipes.config.check_paths import CUSTOM
 from ftrecipes.config.errors import DataError
 from ftrecipes.config.schema import CustomDatasetConfig
 from ftrecipes.data.rows import RawRows, collect_rows
@@ -106,7 +107,7 @@ def _settings(section: CustomDatasetConfig) -> SimpleNamespace:
     """This section as the user's function sees it: fields and unlisted options as attributes."""
     fields = asdict(section)
     options = fields.pop("options")
-    return SimpleNamespace(dataset="custom_dataset", **fields, **options)
+    return SimpleNamespace(dataset=CUSTOM, **fields, **options)
 
 
 def _as_list(rows: object) -> list[Mapping]:

@@ -1,19 +1,15 @@
 """Where the rows of a run come from: a local file, a hub data set, or a user's own function."""
 
-import re
-from pathlib import Path
-
 from transformers import PreTrainedTokenizerBase
 
+from ftrecipes.config.check_paths import CUSTOM, DATA_SUFFIXES, is_path
 from ftrecipes.config.errors import DataError
 from ftrecipes.config.schema import RunConfig
 from ftrecipes.data.custom import load_custom
-from ftrecipes.data.files import ENDINGS, READERS, read_file
+from ftrecipes.data.files import ENDINGS, read_file
 from ftrecipes.data.rows import RawRows
 
-CUSTOM = "custom_dataset"
 VALIDATION_NAMES = ("validation", "val", "dev")
-HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
 def load_split(config: RunConfig, tokenizer: PreTrainedTokenizerBase, split: str) -> RawRows | None:
@@ -31,15 +27,9 @@ def load_split(config: RunConfig, tokenizer: PreTrainedTokenizerBase, split: str
         return load_custom(config.custom_dataset, tokenizer, is_train=is_train)
     if not is_train and data.val_file is not None:
         return read_file(data.val_file)
-    if is_local(name):
+    if is_path(name, DATA_SUFFIXES):
         return read_file(name) if is_train else None
     return load_hub(name, data.train_split if is_train else data.val_split)
-
-
-def is_local(name: str) -> bool:
-    """Whether `--dataset` names a file here (there or not) and no hub data set."""
-    path = Path(name).expanduser()
-    return path.exists() or path.suffix.lower() in READERS or not HUB_ID.fullmatch(name)
 
 
 def load_hub(name: str, split: str | None) -> RawRows | None:

@@ -1,6 +1,6 @@
 """A split's raw rows to tokens and labels, checked, cut to size and counted."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
 import numpy as np
@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 from ftrecipes.config.errors import DataError
 from ftrecipes.data.chat import Rendered
 from ftrecipes.data.encode import Encoder
-from ftrecipes.data.formats import TokenRow, choose_reader
+from ftrecipes.data.formats import Row, TokenRow, choose_reader
 from ftrecipes.data.rows import RawRows, RowFault, TokenRows, refuse_rows
 from ftrecipes.runtime import log
 
@@ -76,15 +76,11 @@ def _labelled_rows(
     numbered = enumerate(raw.rows)
     with log.progress(len(raw), unit="row") as bar:
         while chunk := list(islice(numbered, BATCH_ROWS)):
-            sources, rendered = [], []
-            for index, row in chunk:
-                try:
-                    rendered.append(encoder.render(read(row)))
-                    sources.append(raw.source(index))
-                except RowFault as fault:
-                    faults.append(f"{raw.source(index)}: {fault}")
-            num_open += sum(isinstance(row, Rendered) and row.is_open for row in rendered)
-            yield from zip(sources, encoder.encode(rendered), strict=True)
+            named = [(raw.source(index), row) for index, row in chunk]
+            rendered = list(_rendered(named, read, encoder, faults=faults))
+            num_open += sum(isinstance(row, Rendered) and row.is_open for _, row in rendered)
+            encoded = encoder.encode([row for _, row in rendered])
+            yield from zip((source for source, _ in rendered), encoded, strict=True)
             bar.update(len(chunk))
     refuse_rows(faults, total=len(raw), do="correct these rows, or take them out")
     if num_open:
@@ -92,6 +88,21 @@ def _labelled_rows(
             f"{num_open} of {len(raw)} rows end without an end token, because the chat template "
             "writes none: the model does not learn where to stop"
         )
+
+
+def _rendered(
+    rows: Sequence[tuple[str, Mapping]],
+    read: Callable[[Mapping], Row],
+    encoder: Encoder,
+    *,
+    faults: list[str],
+) -> Iterator[tuple[str, Rendered | TokenRow]]:
+    """The rows that can be used, beside their names; the others are told in `faults`."""
+    for source, row in rows:
+        try:
+            yield source, encoder.render(read(row))
+        except RowFault as fault:
+            faults.append(f"{source}: {fault}")
 
 
 def _fit(rows: Labelled, *, context_length: int, truncation: str, report: list[str]) -> Labelled:

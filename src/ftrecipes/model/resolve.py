@@ -1,6 +1,5 @@
 """Which model and tokenizer are meant: read from their small files, before any weight."""
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from ftrecipes.config.check_paths import HUB_ID
 from ftrecipes.config.errors import ModelError
 
 _LOADING_ERRORS = (
@@ -29,7 +29,6 @@ _LOADING_ERRORS = (
     SafetensorError,
     StrictDataclassError,
 )
-_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 # Where configs say how many positions a model takes; models without a limit have none of these.
 _LIMITS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length")
 
@@ -175,7 +174,7 @@ def _locate(name: str) -> tuple[str, str | None]:
         return str(path.parent), path.name
     if path.is_dir():
         return str(path), None
-    if name.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(name):
+    if name.startswith((".", "/", "~")) or not HUB_ID.fullmatch(name):
         raise ModelError(
             f"{name} does not exist.\n  expected: a hub id such as org/model, a folder, or a .gguf "
             "file\n  do: check the spelling of the path"

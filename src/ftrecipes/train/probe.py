@@ -149,14 +149,21 @@ def _choose_head(lm: PreTrainedModel, row: Tensor, tolerance: _Tolerance) -> Los
     )
     for route in candidates:
         try:
-            with _refusing():
-                states = route.states(lm, inputs, half)
-                logits = route.logits_of(lm)(states) if route.head == "chunked" else states
-                if _error(logits, expected[half]).quantile(tolerance.quantile) < tolerance.head:
-                    return route
+            error = _head_error(lm, route, inputs=inputs, positions=half, expected=expected[half])
         except _Refused:
             continue
+        if error.quantile(tolerance.quantile) < tolerance.head:
+            return route
     return full
+
+
+def _head_error(
+    lm: PreTrainedModel, route: LossRoute, *, inputs: Inputs, positions: Tensor, expected: Tensor
+) -> Tensor:
+    """Relative error of the route's logits at `positions`; raises _Refused when it fails."""
+    with _refusing():
+        states = route.states(lm, inputs, positions)
+        return _error(route.logits_of(lm)(states) if route.head == "chunked" else states, expected)
 
 
 def _head_outputs(lm: PreTrainedModel) -> Iterator[tuple[float, float | None]]:
