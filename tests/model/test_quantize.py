@@ -11,13 +11,8 @@ import torch.nn.functional as F
 
 from ftrecipes.config.errors import ModelError
 from ftrecipes.config.schema import LoraConfig, QuantizationConfig
-from ftrecipes.model import quantize
 from ftrecipes.model.adapters import add_adapters
-from ftrecipes.model.quantize import (
-    DequantizedLinear4bit,
-    DequantizedLinear8bit,
-    quantized_share,
-)
+from ftrecipes.model.quantize import DequantizedLinear4bit, DequantizedLinear8bit
 from tests import reference, tiny_models
 from tests.model.loading import FLOAT32, load
 from tests.model.routes import backward_step, flatten, route_of
@@ -175,6 +170,15 @@ def test_adapters_on_four_bits(folders, targets, adapted, compute):
         assert parameter.requires_grad == ("lora_" in name), name
 
 
+@pytest.mark.parametrize("method", ["4bit", "8bit"])
+@pytest.mark.parametrize("entry", ["up_proj", "mlp"])
+def test_quantized_weights_can_not_be_trained_whole(folders, method, entry):
+    model = load(folders["llama"], QuantizationConfig(method=method))
+    settings = LoraConfig(target_modules=["q_proj"], modules_to_save=[entry, "lm_head"])
+    with pytest.raises(ModelError, match=f"--lora.modules_to_save {entry}: its weights are quant"):
+        add_adapters(model, settings, FLOAT32)
+
+
 def test_evaluation_does_not_disturb_training(folders):
     model = add_adapters(load(folders["llama"], four_bit()), LoraConfig(r=4), FLOAT32)
     rows = tiny_models.random_rows([17, 9], vocab_size=32)
@@ -220,40 +224,3 @@ def test_eight_bit_trains_and_evaluates(folders):
     gradients = [g for n, g in reference.gradients(model).items() if "lora_B" in n]
     assert len(gradients) == 14
     assert all(g.abs().max() > 0 for g in gradients)
-
-
-@pytest.fixture
-def logged(monkeypatch):
-    lines = {"info": [], "warning": []}
-    for level, into in lines.items():
-        monkeypatch.setattr(quantize.log, level, into.append)
-    return lines
-
-
-def test_experts_left_out_are_named(folders, logged):
-    """A Mixtral's experts are 3-D parameters: bitsandbytes leaves them without a word."""
-    model = load(folders["mixtral"], four_bit())
-    share, others = quantized_share(model)
-    total = sum(p.numel() for p in load(folders["mixtral"]).parameters())
-    attention = 2 * (64 * 64 * 2 + 64 * 32 * 2)
-    assert share == pytest.approx(attention / total)
-    assert share < 0.2
-    assert others.most_common(1)[0][0] == "model.layers.*.mlp.experts.gate_up_proj"
-    (warning,) = logged["warning"]
-    assert "model.layers.*.mlp.experts.gate_up_proj" in warning
-    assert f"only {share:.0%}" in warning
-
-
-def test_enough_quantized_is_no_warning(tmp_path, logged):
-    sizes = {"hidden_size": 64, "intermediate_size": 256, "vocab_size": 16}
-    tiny_models.save_folder("llama", tmp_path, **sizes)
-    share, _ = quantized_share(load(tmp_path, four_bit()))
-    assert share > 0.9
-    assert not logged["warning"]
-    assert logged["info"] == [f"{share:.0%} of the weights are quantized"]
-
-
-def test_nothing_to_quantize_is_an_error(tmp_path):
-    tiny_models.save_folder("llama", tmp_path, num_hidden_layers=0)
-    with pytest.raises(ModelError, match="no layer that bitsandbytes can quantize"):
-        load(tmp_path, four_bit())

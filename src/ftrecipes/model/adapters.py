@@ -12,7 +12,7 @@ from transformers.pytorch_utils import Conv1D
 from ftrecipes.config.errors import ModelError
 from ftrecipes.config.precision import Precision
 from ftrecipes.config.schema import LoraConfig
-from ftrecipes.model.quantize import numel
+from ftrecipes.model.quantize import is_packed, numel
 from ftrecipes.runtime import log
 
 ALL_LINEAR = "all-linear"
@@ -29,6 +29,7 @@ def add_adapters(
     that match nothing, and for what PEFT refuses.
     """
     _check_names(model, lora)
+    _check_trained_whole(model, lora.modules_to_save)
     settings = peft.LoraConfig(
         task_type="CAUSAL_LM",
         r=lora.r,
@@ -130,6 +131,22 @@ def _check_names(model: PreTrainedModel, lora: LoraConfig) -> None:
             f"These names match nothing in {type(model).__name__}:\n  got: {', '.join(unmatched)}\n"
             f"  expected: {ALL_LINEAR}, or names of its modules; its linear layers are "
             f"{', '.join(_linear_names(model))}\n  do: correct or leave out these names"
+        )
+
+
+def _check_trained_whole(model: PreTrainedModel, names: list[str]) -> None:
+    """Raise ModelError when a module that is to be trained whole holds quantized weights."""
+    packed = {
+        entry
+        for name, parameter in model.named_parameters()
+        for entry in names
+        if f".{entry}." in f".{name}" and is_packed(parameter)
+    }
+    if packed:
+        raise ModelError(
+            f"--lora.modules_to_save {','.join(sorted(packed))}: its weights are quantized, and "
+            "such weights can not be trained.\n"
+            "  do: name it in --lora.target_modules instead, or leave --quantization out"
         )
 
 

@@ -137,6 +137,11 @@ def _check_state(name: str, layer: bnb.nn.Linear4bit, quantization: Quantization
     assert got == asked, f"{name} is quantized as {got}, asked for {asked}"
 
 
+def is_packed(parameter: Tensor) -> bool:
+    """Whether the parameter holds packed numbers, which can not be trained."""
+    return isinstance(parameter, bnb.nn.Params4bit | bnb.nn.Int8Params)
+
+
 def numel(parameter: Tensor) -> int:
     """Number of weights a parameter stands for, packed or not."""
     if isinstance(parameter, bnb.nn.Params4bit):
@@ -151,7 +156,7 @@ def quantized_share(model: nn.Module) -> tuple[float, Counter[str]]:
     """
     packed, others = 0, Counter()
     for name, parameter in model.named_parameters():
-        if isinstance(parameter, bnb.nn.Params4bit | bnb.nn.Int8Params):
+        if is_packed(parameter):
             packed += numel(parameter)
         else:
             others[re.sub(r"\.\d+\.", ".*.", name)] += parameter.numel()

@@ -1,0 +1,51 @@
+"""How much of a model is quantized, and what the log says when it is little."""
+
+import pytest
+
+from ftrecipes.config.errors import ModelError
+from ftrecipes.config.schema import QuantizationConfig
+from ftrecipes.model import quantize
+from ftrecipes.model.quantize import quantized_share
+from tests import tiny_models
+from tests.model.loading import load
+
+FOUR_BIT = QuantizationConfig(method="4bit")
+
+
+@pytest.fixture
+def logged(monkeypatch):
+    lines = {"info": [], "warning": []}
+    for level, into in lines.items():
+        monkeypatch.setattr(quantize.log, level, into.append)
+    return lines
+
+
+def test_experts_left_out_are_named(tmp_path, logged):
+    """A Mixtral's experts are 3-D parameters: bitsandbytes leaves them without a word."""
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "vocab_size": 32}
+    tiny_models.save_folder("mixtral", tmp_path, **sizes)
+    model = load(tmp_path, FOUR_BIT)
+    share, others = quantized_share(model)
+    total = sum(p.numel() for p in load(tmp_path).parameters())
+    attention = 2 * (64 * 64 * 2 + 64 * 32 * 2)
+    assert share == pytest.approx(attention / total)
+    assert share < 0.2
+    assert others.most_common(1)[0][0] == "model.layers.*.mlp.experts.gate_up_proj"
+    (warning,) = logged["warning"]
+    assert "model.layers.*.mlp.experts.gate_up_proj" in warning
+    assert f"only {share:.0%}" in warning
+
+
+def test_enough_quantized_is_no_warning(tmp_path, logged):
+    sizes = {"hidden_size": 64, "intermediate_size": 256, "vocab_size": 16}
+    tiny_models.save_folder("llama", tmp_path, **sizes)
+    share, _ = quantized_share(load(tmp_path, FOUR_BIT))
+    assert share > 0.9
+    assert not logged["warning"]
+    assert logged["info"] == [f"{share:.0%} of the weights are quantized"]
+
+
+def test_nothing_to_quantize_is_an_error(tmp_path):
+    tiny_models.save_folder("llama", tmp_path, num_hidden_layers=0)
+    with pytest.raises(ModelError, match="no layer that bitsandbytes can quantize"):
+        load(tmp_path, FOUR_BIT)
