@@ -138,6 +138,8 @@ def test_what_peft_refuses_is_an_error():
         adapt(target_modules=["(q_proj"])
     with pytest.raises(ModelError, match="can not be added"):
         adapt("mamba")
+    with pytest.raises(ModelError, match=r"linear layers here: k_proj, o_proj, q_proj, v_proj\Z"):
+        adapt("mixtral", use_dora=True)  # it fails at the experts, behind the attention
 
 
 def test_layers_to_transform_works_with_all_linear():

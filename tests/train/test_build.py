@@ -76,6 +76,18 @@ def test_every_flag_arrives(tmp_path):
         assert len(training.sources) == 12
 
 
+@pytest.mark.parametrize(("family", "flat"), [("llama", True), ("bloom", False)])
+def test_the_log_tells_the_route_and_why(tmp_path, caplog, family, flat):
+    rows = tiny_models.random_rows([9, 12])
+    with (
+        caplog.at_level("INFO", logger="ftrecipes"),
+        opened(tmp_path, rows, model=tiny_models.build(family)) as training,
+    ):
+        assert training.batch_loss.route.flat is flat
+    reason = "rows are laid flat" if flat else "rows are padded, because its attention does not go"
+    assert reason in caplog.text
+
+
 def test_without_clipping_or_validation_there_is_none(tmp_path):
     rows = tiny_models.random_rows([9])
     with opened(tmp_path, rows, gradient_clipping=False) as training:

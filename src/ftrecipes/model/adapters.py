@@ -49,12 +49,13 @@ def add_adapters(
         alpha_pattern=lora.alpha_pattern,
         fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),
     )
+    linear = ", ".join(_linear_names(model))  # PEFT may fail halfway through the modules
     try:
         adapted = peft.get_peft_model(model, settings)
     except ValueError as error:
         raise ModelError(
             f"The adapters can not be added to {type(model).__name__}.\n  got: {error}\n"
-            f"  do: change the --lora flags; linear layers here: {', '.join(_linear_names(model))}"
+            f"  do: change the --lora flags; linear layers here: {linear}"
         ) from error
     _store_trainable(adapted, precision)
     return adapted
