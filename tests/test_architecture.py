@@ -170,3 +170,21 @@ def test_nothing_below_the_commands_prints():
         calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
         assert "print" not in {_called(call) for call in calls}, name
     assert seen >= 30
+
+
+def test_modules_and_functions_stay_small():
+    """No more than 250 lines a module and 60 a function, and ASCII only, in tests too."""
+    root = SOURCE.parents[1]
+    rooms = ("src", "tests", "recipes", "benchmarks", ".ci")
+    paths = [path for room in rooms for path in sorted((root / room).rglob("*.py"))]
+    assert len(paths) >= 120
+    too_much = []
+    for path in paths:
+        text = path.read_text(encoding="utf-8")
+        sizes = {path.name: (len(text.splitlines()), 250)}
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef):
+                sizes[f"{path.name}: {node.name}"] = (node.end_lineno - node.lineno + 1, 60)
+        too_much += [f"{name}: {size} lines" for name, (size, most) in sizes.items() if size > most]
+        too_much += [] if text.isascii() else [f"{path.name}: not ASCII"]
+    assert too_much == []
