@@ -5,8 +5,8 @@ set -euo pipefail
 cd "$(dirname "$0")"
 
 extra=${1:-}
-needs="import ftrecipes, torch, transformers, peft, bitsandbytes, datasets, fire"
-[ "$extra" = test ] && needs="$needs, pytest, ruff"
+needs="import ftrecipes, torch, transformers, peft, bitsandbytes, datasets, fire, gguf"
+[ "$extra" = test ] && needs="$needs, pytest, psutil, ruff"
 
 if [ -x .venv/bin/python ] && .venv/bin/python -c "$needs" 2>/dev/null; then
     exit 0
