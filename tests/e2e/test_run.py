@@ -1,46 +1,17 @@
-"""Whole runs inside this process: awkward rows, lengths and tokenizers, and runs cut short."""
+"""Whole runs inside this process: awkward rows, lengths and tokenizers."""
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
-import torch
 from peft import PeftModel
-from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ftrecipes.config.errors import DataError, ModelError
-from ftrecipes.data.loader import Loader
-from ftrecipes.finetuning import main
 from tests import tiny_models
 from tests.conftest import write_lines
+from tests.e2e.runs import WEIGHTS, chat, lines, status
 from tests.tiny_tokenizers import build_tokenizer
-
-WEIGHTS = "adapter_model.safetensors"
-
-
-def chat(question: str, answer: str) -> dict:
-    return {
-        "messages": [
-            {"role": "user", "content": question},
-            {"role": "assistant", "content": answer},
-        ]
-    }
-
-
-@pytest.fixture
-def finetune(model_folder, chat_file, tmp_path):
-    """Run the recipe on the CPU into `out`, with one epoch of an adapter unless asked otherwise."""
-
-    def run(**flags) -> Path:
-        usual = {"model_name": model_folder, "dataset": chat_file, "output_dir": tmp_path / "out"}
-        usual |= {"use_peft": True, "num_epochs": 1, "device": "cpu"}
-        flags = usual | flags
-        main(**flags)
-        return Path(flags["output_dir"])
-
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -49,15 +20,6 @@ def no_weights(model_folder, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("models") / "no weights"
     shutil.copytree(model_folder, folder, ignore=shutil.ignore_patterns("*.safetensors"))
     return folder
-
-
-def lines(folder: Path, kind: str) -> list[dict]:
-    rows = map(json.loads, (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
-    return [row for row in rows if row["kind"] == kind]
-
-
-def status(folder: Path) -> str:
-    return json.loads((folder / "run.json").read_text())["status"]
 
 
 # --- lengths
@@ -179,40 +141,3 @@ def test_a_pad_id_of_zero_stays(finetune, tmp_path):
     tokenizer.pad_token = tokenizer.convert_ids_to_tokens(0)
     base = tiny_models.save_folder("llama", tmp_path / "base", tokenizer=tokenizer)
     assert AutoTokenizer.from_pretrained(finetune(model_name=base)).pad_token_id == 0
-
-
-# --- runs cut short
-def interrupt(monkeypatch, *, after: int) -> None:
-    """What Ctrl-C raises, while the rows of the step behind `after` steps are fetched."""
-    fetch, calls = Loader.micro_batch, []
-
-    def micro_batch(loader, row_ids):
-        calls.append(row_ids)
-        if len(calls) > after:
-            raise KeyboardInterrupt
-        return fetch(loader, row_ids)
-
-    monkeypatch.setattr(Loader, "micro_batch", micro_batch)
-
-
-def test_an_interrupted_run_saves_the_steps_it_finished(finetune, tmp_path, monkeypatch):
-    settings = {"batching_strategy": "padding", "batch_size_training": 2, "lr": 0.01}
-    settings |= {"scheduler": "constant", "warmup_steps": 0}
-    whole = finetune(**settings, max_train_step=2, output_dir=tmp_path / "whole")
-    interrupt(monkeypatch, after=2)
-    with pytest.raises(KeyboardInterrupt):
-        finetune(**settings)
-    cut = tmp_path / "out"
-    assert status(cut) == "interrupted"
-    assert "| optimizer steps | 2 |" in (cut / "README.md").read_text()
-    saved, expected = load_file(cut / WEIGHTS), load_file(whole / WEIGHTS)
-    assert saved.keys() == expected.keys()
-    assert all(torch.equal(saved[name], expected[name]) for name in saved)
-
-
-def test_a_run_interrupted_before_its_first_step_saves_nothing(finetune, tmp_path, monkeypatch):
-    interrupt(monkeypatch, after=0)
-    with pytest.raises(KeyboardInterrupt):
-        finetune()
-    assert status(tmp_path / "out") == "interrupted"
-    assert not (tmp_path / "out" / WEIGHTS).exists()

@@ -1,9 +1,7 @@
 """Adapters: where they are put, what is trained, in which dtype, and which mistakes are named."""
 
 import re
-from dataclasses import replace
 
-import bitsandbytes as bnb
 import pytest
 import torch
 from peft import PeftModel
@@ -13,8 +11,6 @@ from ftrecipes.config.precision import Precision
 from ftrecipes.config.schema import LoraConfig
 from ftrecipes.model.adapters import (
     add_adapters,
-    canonical_name,
-    train_everything,
     trainable_parameters,
 )
 from tests import reference, tiny_models
@@ -188,55 +184,8 @@ def test_parameters_of_experts_can_be_targets():
     assert backward_step(model, route, [ROWS]) == pytest.approx(loss, rel=1e-5)
 
 
-def test_adapters_have_the_trainable_dtype_on_a_bfloat16_base():
-    model = add_adapters(
-        tiny_models.build("llama").to(torch.bfloat16),
-        LoraConfig(r=4),
-        replace(FLOAT32, base="bfloat16", compute="bfloat16", autocast=True),
-    )
-    dtypes = {p.requires_grad: set() for p in model.parameters()}
-    for parameter in model.parameters():
-        dtypes[parameter.requires_grad].add(parameter.dtype)
-    assert dtypes == {True: {torch.float32}, False: {torch.bfloat16}}
-    route = route_of(model, ROWS)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss = backward_step(model, route, [ROWS])
-    # 8 bits of weights and activations on the mean of some token losses
-    assert loss == pytest.approx(reference.evaluate(tiny_models.build("llama"), ROWS), rel=0.02)
-    assert all(g.dtype == torch.float32 for g in reference.gradients(model).values())
-
-
 def test_two_steps_train_every_b():
     model = adapt()
     losses = reference.train(model, [ROWS, ROWS], lr=0.01)
     assert losses[1] < losses[0]
     assert all((p != 0).any() for n, p in trainable_parameters(model) if "lora_B" in n)
-
-
-def test_train_everything():
-    model = tiny_models.build("llama_tied").requires_grad_(False)
-    train_everything(model, FLOAT32)
-    assert all(p.requires_grad for p in model.parameters())
-    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
-
-
-def test_counts_are_logged_with_packed_weights_at_their_number(monkeypatch):
-    lines = []
-    monkeypatch.setattr("ftrecipes.model.adapters.log.info", lines.append)
-    model = tiny_models.build("llama")
-    total = sum(p.numel() for p in model.parameters())
-    layer = model.model.layers[0].mlp.up_proj
-    packed = bnb.nn.Params4bit(layer.weight.data, requires_grad=False).to("cpu")
-    assert packed.numel() < layer.weight.numel() / 1.9
-    layer.weight = packed
-    adapt_settings = LoraConfig(r=4, target_modules=["q_proj"])
-    add_adapters(model, adapt_settings, FLOAT32)
-    trained = 2 * 4 * (32 + 32)
-    total += trained
-    share = f"{trained / total:.2%}"
-    assert lines == [f"{trained:,} of {total:,} parameters are trained ({share})"]
-
-
-def test_canonical_names():
-    name = "_orig_mod.model.layers.0._checkpoint_wrapped_module.mlp._fsdp_wrapped_module.up.weight"
-    assert canonical_name(name) == "model.layers.0.mlp.up.weight"
