@@ -1,6 +1,7 @@
 """A model is found and judged by its small files; every mistake says what to do."""
 
 import json
+import shutil
 import socket
 
 import pytest
@@ -9,7 +10,12 @@ from transformers import BertConfig, T5Config
 
 from ftrecipes.config.errors import ModelError
 from ftrecipes.model import resolve
-from ftrecipes.model.resolve import check_vocabulary, load_tokenizer, resolve_source
+from ftrecipes.model.resolve import (
+    check_vocabulary,
+    identity,
+    load_tokenizer,
+    resolve_source,
+)
 from tests import tiny_models
 from tests.tiny_tokenizers import build_tokenizer
 
@@ -95,6 +101,16 @@ def test_mistakes_name_the_remedy(tmp_path, folder):
     fails(tmp_path, "of type t5")
     (tmp_path / "config.json").write_text('{"model_type":')
     fails(tmp_path, "can not be loaded")
+
+
+def test_a_copy_of_a_model_is_the_same_model_and_another_is_not(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "copy")
+    assert identity(resolve_name(folder)) == identity(resolve_name(tmp_path / "copy"))
+    tiny_models.save_folder("llama", tmp_path / "other", vocab_size=50)
+    assert identity(resolve_name(folder)) != identity(resolve_name(tmp_path / "other"))
+    weights = tmp_path / "copy" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes() + b" ")
+    assert identity(resolve_name(folder)) != identity(resolve_name(tmp_path / "copy"))
 
 
 def test_unreachable_hub(monkeypatch):
