@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fire.decorators import SetParseFn
 
-from ftrecipes.config.errors import TrainingError
+from ftrecipes.config.errors import DataError, TrainingError
 from ftrecipes.config.parse import parse, to_mapping
 from ftrecipes.config.precision import (
     Precision,
@@ -80,8 +80,8 @@ def run(config: RunConfig) -> "TrainState":
         config = settle_context_length(config, source)
         precision = settle_precision(config, source, world)
         rows, val_rows = read_rows(config, tokenizer, record)
-        largest_id = max(int(split.input_ids.max()) for split in (rows, val_rows) if split)
-        model = build_model(config, source, precision, world, largest_id=largest_id)
+        rehearse(config, source, precision, [split for split in (rows, val_rows) if split])
+        model = build_model(config, source, precision, world)
         state = TrainState()
 
         def save() -> None:
@@ -133,17 +133,26 @@ def read_rows(
     from ftrecipes.data.tokenize import tokenize_rows
 
     splits: list[TokenRows | None] = []
+    faults: list[DataError] = []
     for split in ("train", "validation"):
-        raw = load_split(config, tokenizer, split)
-        if raw is None:
-            splits.append(None)
+        try:
+            raw = load_split(config, tokenizer, split)
+            rows = (
+                None
+                if raw is None
+                else tokenize_rows(
+                    raw,
+                    tokenizer,
+                    context_length=config.train.context_length,
+                    truncation=config.data.truncation,
+                )
+            )
+        except DataError as fault:
+            faults.append(fault)
             continue
-        rows = tokenize_rows(
-            raw,
-            tokenizer,
-            context_length=config.train.context_length,
-            truncation=config.data.truncation,
-        )
+        splits.append(rows)
+        if rows is None:
+            continue
         log.info(
             f"{split}: {len(rows)} rows of {rows.input_ids.size} positions, "
             f"{rows.num_tokens} of them trained tokens"
@@ -152,31 +161,43 @@ def read_rows(
             log.warning(f"{split}: {line}")
         arrays = (rows.input_ids, rows.labels, rows.offsets)
         record.add(**{f"{split}_fingerprint": fingerprint(*(array.tobytes() for array in arrays))})
-        splits.append(rows)
+    if faults:
+        raise DataError("\n\n".join(map(str, faults))) from faults[0]
+    if splits[1] is None and config.train.run_validation:
+        log.info(
+            "there are no validation rows, so nothing is evaluated (--data.val_file names some)"
+        )
     return splits[0], splits[1]
 
 
-def build_model(
-    config: RunConfig,
-    source: "ModelSource",
-    precision: Precision,
-    world: "World",
-    *,
-    largest_id: int,
-) -> "PreTrainedModel | PeftModel":
-    """The model on its device, quantized as asked, with what is to be trained made trainable.
-
-    Raises ModelError when it has no embedding for `largest_id`, the largest token id of the rows.
-    """
-    from ftrecipes.model.adapters import add_adapters, train_everything
-    from ftrecipes.model.load import load_model
+def rehearse(
+    config: RunConfig, source: "ModelSource", precision: Precision, splits: "list[TokenRows]"
+) -> None:
+    """Find out on a model without weights what would fail once the real ones are read."""
+    from ftrecipes.model.adapters import rehearse_adapters
+    from ftrecipes.model.load import sketch_model
     from ftrecipes.model.resolve import check_vocabulary
+
+    sketch = sketch_model(source)
+    check_vocabulary(max(int(rows.input_ids.max()) for rows in splits), sketch)
+    if config.train.use_peft:
+        rehearse_adapters(sketch, config.lora, precision)
+
+
+def build_model(
+    config: RunConfig, source: "ModelSource", precision: Precision, world: "World"
+) -> "PreTrainedModel | PeftModel":
+    """The model on its device, quantized as asked, with what is to be trained made trainable."""
+    from ftrecipes.model.adapters import add_adapters, train_everything, trained_share
+    from ftrecipes.model.load import load_model
     from ftrecipes.runtime.seed import seed_everything
 
     model = load_model(source, config, precision, world.device)
-    check_vocabulary(largest_id, model)
     # Adapters and dropout are the same whatever a custom data set has drawn.
     seed_everything(config.train.seed)
     if config.train.use_peft:
-        return add_adapters(model, config.lora, precision)
-    return train_everything(model, precision)
+        model = add_adapters(model, config.lora, precision)
+    else:
+        model = train_everything(model, precision)
+    log.info(trained_share(model))
+    return model

@@ -8,6 +8,7 @@ loaded, not once a batch, because batches are made from rows of known length bef
 """
 
 import importlib.util
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -146,12 +147,11 @@ def _user_code(path: Path, what: str) -> Iterator[None]:
     except DataError:
         raise
     except Exception as error:
-        lines = [
-            frame.lineno
-            for frame in traceback.extract_tb(error.__traceback__)
-            if frame.filename == str(path)
-        ]
-        if isinstance(error, SyntaxError) and error.filename == str(path):
+        # The import system makes the path of a module absolute.
+        file = os.path.abspath(path)
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == file]
+        if isinstance(error, SyntaxError) and error.filename == file:
             lines.append(error.lineno)
         place = f"{path} line {lines[-1]}" if lines else str(path)
         raise DataError(

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ftrecipes.config.errors import DataError
-from ftrecipes.data.rows import RawRows, collect_rows, refuse_rows
+from ftrecipes.data.rows import RawRows, Unreadable, collect_rows
 
 LARGEST_CELL = 2**31 - 1
 
@@ -37,21 +37,23 @@ def _read_json(path: Path) -> RawRows:
 
 
 def _read_json_lines(path: Path) -> RawRows:
-    rows, numbers, faults = [], [], []
+    rows, numbers = [], []
     for number, line in _lines(path):
         if not line.strip():
             continue
         numbers.append(number)
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            faults.append(f"{path.name} line {number}: {error.msg} at column {error.colno}")
-    refuse_rows(
-        faults,
-        total=len(numbers),
-        do="expected one whole JSON object on each line, or one JSON array; mend or remove these",
-    )
+            rows.append(json.loads(line.rstrip("\n")))
+        except (json.JSONDecodeError, RecursionError) as error:
+            # Told with the other faults of the file, when its rows are read.
+            rows.append(Unreadable(f"no whole JSON object: {_reason(error)}"))
     return collect_rows(rows, name=path.name, lines=numbers)
+
+
+def _reason(error: json.JSONDecodeError | RecursionError) -> str:
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    return f"{error.msg} at column {error.colno}"
 
 
 def _read_json_array(path: Path) -> RawRows:
@@ -98,20 +100,15 @@ def _skip_blank(text: str, at: int) -> int:
 
 
 def _read_csv(path: Path) -> RawRows:
-    rows, numbers, faults = [], [], []
+    rows, numbers = [], []
     usual_limit = csv.field_size_limit(LARGEST_CELL)
     reader = csv.reader((line for _, line in _lines(path)), strict=True)
     try:
         header = next(reader, [])
         begins = reader.line_num + 1
         for cells in reader:
-            if cells and len(cells) != len(header):
-                faults.append(
-                    f"{path.name} line {begins}: {len(cells)} cells; "
-                    f"the header has {len(header)} ({', '.join(header)})"
-                )
             if cells:
-                rows.append(dict(zip(header, cells, strict=False)))
+                rows.append(_csv_row(header, cells))
                 numbers.append(begins)
             begins = reader.line_num + 1
     except csv.Error as error:
@@ -123,8 +120,16 @@ def _read_csv(path: Path) -> RawRows:
         csv.field_size_limit(usual_limit)
     if len(set(header)) < len(header):
         raise DataError(f"{path.name} line 1: two columns have one name ({', '.join(header)}).")
-    refuse_rows(faults, total=len(rows), do="put a cell that holds a comma between quotation marks")
     return collect_rows(rows, name=path.name, lines=numbers)
+
+
+def _csv_row(header: list[str], cells: list[str]) -> dict[str, str] | Unreadable:
+    if len(cells) == len(header):
+        return dict(zip(header, cells, strict=True))
+    return Unreadable(
+        f"{len(cells)} cells; the header has {len(header)} ({', '.join(header)}); a cell that "
+        "holds a comma stands between quotation marks"
+    )
 
 
 def _read_parquet(path: Path) -> RawRows:

@@ -94,11 +94,11 @@ def read_chat(row: Mapping) -> ChatRow:
     """A `messages` row: system first if at all, words in every turn, at least one answer."""
     messages = _key(row, "messages")
     if not isinstance(messages, Sequence) or isinstance(messages, str):
-        raise RowFault(f"key 'messages' is {_kind(messages)}; expected a list of messages")
+        raise RowFault(f"key 'messages' is {kind_of(messages)}; expected a list of messages")
     for index, message in enumerate(messages):
         where = f"messages[{index}]"
         if not isinstance(message, Mapping):
-            raise RowFault(f"key '{where}' is {_kind(message)}; expected role and content")
+            raise RowFault(f"key '{where}' is {kind_of(message)}; expected role and content")
         role = _key(message, "role", where=f"{where}.")
         if role not in ROLES:
             raise RowFault(f"key '{where}.role' is {role!r}; expected {', '.join(ROLES)}")
@@ -183,7 +183,7 @@ def _words(row: Mapping, key: str, *, where: str = "", may_be_empty: bool = Fals
     value = _key(row, key, where=where)
     name = f"'{where}{key}'"
     if not isinstance(value, str):
-        raise RowFault(f"key {name} is {_kind(value)}; expected text")
+        raise RowFault(f"key {name} is {kind_of(value)}; expected text")
     if not may_be_empty and not value.strip():
         raise RowFault(f"key {name} is empty; expected text")
     try:
@@ -194,8 +194,6 @@ def _words(row: Mapping, key: str, *, where: str = "", may_be_empty: bool = Fals
 
 
 def _key(row: Mapping, key: str, *, where: str = "") -> object:
-    if not isinstance(row, Mapping):
-        raise RowFault(f"the row is {_kind(row)}; expected an object with keys")
     if key not in row:
         raise RowFault(f"key '{where}{key}' is missing")
     return row[key]
@@ -209,11 +207,11 @@ def _integers(row: Mapping, key: str) -> np.ndarray:
     except ValueError as error:
         raise RowFault(f"key '{key}' is not one flat list of whole numbers") from error
     if numbers.ndim != 1 or (len(numbers) and numbers.dtype.kind not in "iu"):
-        raise RowFault(f"key '{key}' is {_kind(value)}; expected a list of whole numbers")
+        raise RowFault(f"key '{key}' is {kind_of(value)}; expected a list of whole numbers")
     return numbers.astype(np.int64)
 
 
-def _kind(value: object) -> str:
+def kind_of(value: object) -> str:
     """What a wrong value is, in a few words."""
     if value is None:
         return "null"

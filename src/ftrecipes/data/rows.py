@@ -101,6 +101,13 @@ class MicroBatch:
     """Labels that count."""
 
 
+@dataclass(frozen=True)
+class Unreadable:
+    """Stands for a row whose text is no row at all; `reason` says why."""
+
+    reason: str
+
+
 class RowFault(Exception):
     """One row can not be used; says why. Gathered over a split and raised together."""
 

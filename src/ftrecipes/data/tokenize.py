@@ -9,13 +9,14 @@ from transformers import PreTrainedTokenizerBase
 from ftrecipes.config.errors import DataError
 from ftrecipes.data.chat import Rendered
 from ftrecipes.data.encode import Encoder
-from ftrecipes.data.formats import Row, TokenRow, choose_reader
-from ftrecipes.data.rows import RawRows, RowFault, TokenRows, refuse_rows
+from ftrecipes.data.formats import Row, TokenRow, choose_reader, kind_of
+from ftrecipes.data.rows import RawRows, RowFault, TokenRows, Unreadable, refuse_rows
 from ftrecipes.runtime import log
 
 BATCH_ROWS = 1000
 LOST_SHARE_WARNED = 0.05
 SHOWN_SOURCES = 3
+MEND = "correct these rows, or take them out"
 
 Labelled = list[tuple[str, TokenRow]]
 """Rows beside the words that name them."""
@@ -69,6 +70,9 @@ def _labelled_rows(
     raw: RawRows, tokenizer: PreTrainedTokenizerBase, *, report: list[str]
 ) -> Iterator[tuple[str, TokenRow]]:
     """Each row in order; behind the last, faulty rows are raised together and notes reported."""
+    if not raw.columns:
+        faults = [f"{raw.source(index)}: {_not_a_row(row)}" for index, row in enumerate(raw.rows)]
+        refuse_rows(faults, total=len(raw), do=MEND)
     read = choose_reader(raw, tokenizer)
     encoder = Encoder(tokenizer)
     faults: list[str] = []
@@ -82,7 +86,7 @@ def _labelled_rows(
             encoded = encoder.encode([row for _, row in rendered])
             yield from zip((source for source, _ in rendered), encoded, strict=True)
             bar.update(len(chunk))
-    refuse_rows(faults, total=len(raw), do="correct these rows, or take them out")
+    refuse_rows(faults, total=len(raw), do=MEND)
     if num_open:
         report.append(
             f"{num_open} of {len(raw)} rows end without an end token, because the chat template "
@@ -100,9 +104,17 @@ def _rendered(
     """The rows that can be used, beside their names; the others are told in `faults`."""
     for source, row in rows:
         try:
+            if not isinstance(row, Mapping):
+                raise RowFault(_not_a_row(row))
             yield source, encoder.render(read(row))
         except RowFault as fault:
             faults.append(f"{source}: {fault}")
+
+
+def _not_a_row(row: object) -> str:
+    if isinstance(row, Unreadable):
+        return row.reason
+    return f"the row is {kind_of(row)}; expected an object with keys"
 
 
 def _fit(rows: Labelled, *, context_length: int, truncation: str, report: list[str]) -> Labelled:

@@ -13,7 +13,6 @@ from ftrecipes.config.errors import ModelError
 from ftrecipes.config.precision import Precision
 from ftrecipes.config.schema import LoraConfig
 from ftrecipes.model.quantize import is_packed, numel
-from ftrecipes.runtime import log
 
 ALL_LINEAR = "all-linear"
 _WRAPPERS = re.compile(r"(_checkpoint_wrapped_module|_orig_mod|_fsdp_wrapped_module)\.")
@@ -61,6 +60,12 @@ def add_adapters(
     return adapted
 
 
+def rehearse_adapters(sketch: PreTrainedModel, lora: LoraConfig, precision: Precision) -> None:
+    """Raise what `add_adapters` would raise, on a model without weights (see `sketch_model`)."""
+    with torch.device("meta"):
+        add_adapters(sketch, lora, precision)
+
+
 def train_everything(model: PreTrainedModel, precision: Precision) -> PreTrainedModel:
     """The model with every parameter trainable, in `precision.trainable`."""
     model.requires_grad_(True)
@@ -80,14 +85,17 @@ def canonical_name(name: str) -> str:
     return _WRAPPERS.sub("", name)
 
 
+def trained_share(model: nn.Module) -> str:
+    """How many of the parameters are trained, for the log; packed weights count in full."""
+    trained = sum(parameter.numel() for _, parameter in trainable_parameters(model))
+    total = sum(numel(parameter) for parameter in model.parameters())
+    return f"{trained:,} of {total:,} parameters are trained ({trained / total:.2%})"
+
+
 def _store_trainable(model: nn.Module, precision: Precision) -> None:
     dtype = getattr(torch, precision.trainable)
-    trained = 0
     for _, parameter in trainable_parameters(model):
         parameter.data = parameter.data.to(dtype)
-        trained += parameter.numel()
-    total = sum(numel(parameter) for parameter in model.parameters())
-    log.info(f"{trained:,} of {total:,} parameters are trained ({trained / total:.2%})")
 
 
 def _target_modules(model: PreTrainedModel, lora: LoraConfig) -> list[str] | str | None:

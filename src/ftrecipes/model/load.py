@@ -46,6 +46,14 @@ def load_model(
     return model
 
 
+def sketch_model(source: ModelSource) -> PreTrainedModel:
+    """The model without weights, on the meta device: its names and shapes, in next to no memory."""
+    with loading(source.name), torch.device("meta"):
+        return AutoModelForCausalLM.from_config(
+            source.config, trust_remote_code=source.trust_remote_code
+        )
+
+
 def _check_complete(source: ModelSource, report: dict) -> None:
     """transformers fills what a checkpoint lacks with random numbers and goes on."""
     lacking = sorted(report["missing_keys"]) + sorted(map(str, report["mismatched_keys"]))
