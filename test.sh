@@ -15,5 +15,4 @@ export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 TRANSFORMERS_VERBOSITY=error
 
 .venv/bin/python -m ruff check .
 .venv/bin/python -m ruff format --check .
-git ls-files '*.sh' '.ci/*' | xargs -n 1 bash -n
 .venv/bin/python -m pytest "${marks[@]}" "$@"

@@ -155,6 +155,14 @@ def test_config_prints_settings_that_can_be_read_again(tmp_path):
     assert re.search(r"^lr: 1.0e-05 +# run.yaml$", again.stdout, re.MULTILINE)
 
 
+def test_shell_scripts_parse():
+    scripts = [*ROOT.glob("*.sh"), *(ROOT / "recipes").rglob("*.sh"), ROOT / ".ci" / "run"]
+    assert len(scripts) >= 4
+    for script in scripts:
+        done = subprocess.run(["bash", "-n", script], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
 # --- lines of README, docs and recipes
 
 
