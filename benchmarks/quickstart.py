@@ -112,8 +112,7 @@ def build(steps: int, folder: str):
         truncation=config.data.truncation,
     )
     precision = settle_precision(config, source, world)
-    largest_id = int(rows.input_ids.max())
-    model = build_model(config, source, precision, world, largest_id=largest_id)
+    model = build_model(config, source, precision, world)
     return config, rows, model, world, precision
 
 

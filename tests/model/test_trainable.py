@@ -13,6 +13,7 @@ from ftrecipes.model.adapters import (
     canonical_name,
     train_everything,
     trainable_parameters,
+    trained_share,
 )
 from tests import reference, tiny_models
 from tests.model.routes import backward_step, route_of
@@ -58,20 +59,18 @@ def test_train_everything():
     assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
 
 
-def test_counts_are_logged_with_packed_weights_at_their_number(monkeypatch):
-    lines = []
-    monkeypatch.setattr("ftrecipes.model.adapters.log.info", lines.append)
+def test_the_trained_share_counts_packed_weights_at_their_number():
     model = tiny_models.build("llama")
     total = sum(p.numel() for p in model.parameters())
     layer = model.model.layers[0].mlp.up_proj
     packed = bnb.nn.Params4bit(layer.weight.data, requires_grad=False).to("cpu")
     assert packed.numel() < layer.weight.numel() / 1.9
     layer.weight = packed
-    add_adapters(model, LoraConfig(r=4, target_modules=["q_proj"]), FLOAT32)
+    model = add_adapters(model, LoraConfig(r=4, target_modules=["q_proj"]), FLOAT32)
     trained = 2 * 4 * (32 + 32)
     total += trained
     share = f"{trained / total:.2%}"
-    assert lines == [f"{trained:,} of {total:,} parameters are trained ({share})"]
+    assert trained_share(model) == f"{trained:,} of {total:,} parameters are trained ({share})"
 
 
 def test_canonical_names():
