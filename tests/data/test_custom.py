@@ -1,36 +1,14 @@
-"""A user's own function: its contract, and the place and message of every mistake in it."""
-
-import textwrap
+"""A user's own function: its contract, and rows that break it."""
 
 import pytest
 
 from ftrecipes.config.errors import DataError
-from ftrecipes.config.schema import CustomDatasetConfig
-from ftrecipes.data.custom import load_custom
 from ftrecipes.data.rows import IGNORED
-from ftrecipes.data.tokenize import tokenize_rows
 from tests.data.dialogs import rows_of, trained_text
 from tests.tiny_tokenizers import build_tokenizer
 
 TOKENIZER = build_tokenizer("chatml")
 CHAT = "{'messages': [{'role': 'user', 'content': 'Hi'}, {'role': 'assistant', 'content': 'Yo'}]}"
-
-
-@pytest.fixture
-def load(tmp_path):
-    """Write code as a custom data set and load its rows."""
-
-    def load_code(code, *, function="", is_train=True, **fields):
-        path = tmp_path / "mine.py"
-        path.write_text(textwrap.dedent(code))
-        section = CustomDatasetConfig(file=f"{path}{function}", **fields)
-        return load_custom(section, TOKENIZER, is_train=is_train)
-
-    return load_code
-
-
-def tokenized(raw):
-    return tokenize_rows(raw, TOKENIZER, context_length=99, truncation="right")
 
 
 def test_the_function_gets_the_section_the_tokenizer_and_the_split(load):
@@ -171,61 +149,12 @@ def test_a_collator_may_not_return_what_batches_can_not_hold(load):
         load(COLLATOR % '"position_ids": torch.ones_like(labels)')
 
 
-@pytest.mark.parametrize(
-    ("code", "message"),
-    [
-        ("import nothing_like_it", "mine.py line 1: ModuleNotFoundError: No module named"),
-        ("x = 1\nx.y", "mine.py line 2: AttributeError"),
-        ("x = 1\ndef f(:\n", "mine.py line 2: SyntaxError"),
-        (
-            "def get_custom_dataset(config, tokenizer, split):\n    return rows\n",
-            "mine.py line 2: NameError: name 'rows' is not defined\n  in: get_custom_dataset(..., "
-            "split='train')",
-        ),
-        (
-            "import json\ndef get_custom_dataset(config, tokenizer, split):\n    json.loads('{')\n",
-            "mine.py line 3: JSONDecodeError",
-        ),
-        (
-            "def get_custom_dataset(config, tokenizer, split):\n    yield {}\n"
-            "    raise KeyError(7)",
-            "mine.py line 3: KeyError: 7",
-        ),
-        (
-            "def get_custom_dataset(config, tokenizer, split):\n    return config.colour\n",
-            "line 2: AttributeError",
-        ),
-        (
-            "def get_custom_dataset(config):\n    return []\n",
-            "TypeError: get_custom_dataset() takes",
-        ),
-        ("def get_custom_dataset(*a):\n    return {'train': []}\n", "TypeError: returned dict"),
-        ("def get_custom_dataset(*a):\n    return 7\n", "TypeError"),
-        ("get_custom_dataset = 7", "get_custom_dataset is no function"),
-        (
-            "import os\ndef my_rows(*a): ...\n",
-            "no function 'get_custom_dataset'.\n  got: my_rows\n",
-        ),
-        ("", "got: no function"),
-    ],
-)
-def test_mistakes_in_the_users_file(load, code, message):
-    with pytest.raises(DataError) as caught:
+@pytest.mark.parametrize("rows", [0, 2])
+def test_a_collator_makes_one_row_of_one(load, rows):
+    """The second of two would be lost."""
+    code = COLLATOR % f'"input_ids": ids["input_ids"].repeat({rows}, 1)'
+    with pytest.raises(DataError, match=f"returns {rows} rows of input_ids for one"):
         load(code)
-    assert message in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("file", "message"),
-    [
-        (None, "needs --custom_dataset.file"),
-        ("nowhere/mine.py:rows", "nowhere/mine.py: there is no such file"),
-        ("mine.py", "mine.py: there is no such file"),
-    ],
-)
-def test_no_file(file, message):
-    with pytest.raises(DataError, match=message):
-        load_custom(CustomDatasetConfig(file=file), TOKENIZER, is_train=True)
 
 
 def test_a_dataclass_in_the_users_file(load):

@@ -63,6 +63,27 @@ def test_context_length_is_never_above_the_models(finetune, tmp_path, caplog):
     assert lines(folder, "step")[0]["positions"] == 256
 
 
+# --- faults, found before weights are read
+def test_faults_of_both_splits_are_told_together(finetune, no_weights, tmp_path):
+    good = chat("Hi", "Hello")
+    train = write_lines(tmp_path / "train.jsonl", [good, {"messages": []}])
+    val = tmp_path / "val.jsonl"
+    val.write_text('{"messages": [')
+    with pytest.raises(DataError) as caught:
+        finetune(model_name=no_weights, dataset=train, **{"data.val_file": val})
+    assert "train.jsonl line 2: key 'messages' has no message" in str(caught.value)
+    assert "val.jsonl line 1: no whole JSON object" in str(caught.value)
+
+
+def test_unknown_names_for_adapters_are_found_first(finetune, no_weights):
+    flags = {"lora.target_modules": "q_prj,v_proj", "lora.modules_to_save": "head"}
+    with pytest.raises(ModelError) as caught:
+        finetune(model_name=no_weights, **flags)
+    for name in ("--lora.target_modules q_prj", "--lora.modules_to_save head"):
+        assert name in str(caught.value)
+    assert "--lora.target_modules v_proj" not in str(caught.value)
+
+
 # --- few rows
 @pytest.mark.parametrize("strategy", ["packing", "padding"])
 def test_fewer_rows_than_a_batch_are_all_trained_and_all_evaluated(finetune, tmp_path, strategy):
@@ -131,6 +152,7 @@ def test_ids_outside_the_embedding_are_an_error_in_either_split(
     base = tiny_models.save_folder(
         "llama", tmp_path / "base", tokenizer=tokenizer, vocab_size=len(tokenizer) - 1
     )
+    (base / "model.safetensors").unlink()  # found before the weights are read
     data = write_lines(tmp_path / "new.jsonl", [chat("Hi", "Hello <new>")])
     with pytest.raises(ModelError, match=f"token id {len(tokenizer) - 1}"):
         finetune(model_name=base, **{split: data})

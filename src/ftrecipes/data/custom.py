@@ -130,7 +130,15 @@ def _collate_one(collate: Callable, row: Mapping, *, path: Path) -> dict[str, np
             f"  expected: only {', '.join(sorted(COLLATED))}\n"
             "  why: rows are collated one at a time when they are loaded, and batches made later"
         )
-    finished = {key: np.asarray(value)[0] for key, value in batch.items()}
+    arrays = {key: np.asarray(value) for key, value in batch.items()}
+    for key, array in arrays.items():
+        if len(array) != 1:
+            raise DataError(
+                f"{path}: the collator of {COLLATOR} returns {len(array)} rows of {key} for one.\n"
+                "  expected: one row for each row\n"
+                "  do: split or leave out rows in the function that returns them"
+            )
+    finished = {key: array[0] for key, array in arrays.items()}
     positions = finished.pop("position_ids", None)
     if positions is not None:
         kept = positions[finished.get("attention_mask", np.ones_like(positions)) != 0]
@@ -141,21 +149,31 @@ def _collate_one(collate: Callable, row: Mapping, *, path: Path) -> dict[str, np
 
 @contextmanager
 def _user_code(path: Path, what: str) -> Iterator[None]:
-    """Turn any exception of the user's code into a DataError with its place and message."""
+    """Turn any exception of the user's code into a DataError with its place and message.
+
+    SystemExit too: a script that ends itself (argparse does) would end the run as if it were done.
+    """
+    # As the import system names the module's file, and before the code goes to another folder.
+    file = os.path.abspath(path)
     try:
         yield
-    except DataError:
+    except (DataError, KeyboardInterrupt):
         raise
-    except Exception as error:
-        # The import system makes the path of a module absolute.
-        file = os.path.abspath(path)
+    except BaseException as error:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == file]
         if isinstance(error, SyntaxError) and error.filename == file:
             lines.append(error.lineno)
         place = f"{path} line {lines[-1]}" if lines else str(path)
         raise DataError(
-            f"{place}: {type(error).__name__}: {error}\n"
+            f"{place}: {_message(error)}\n"
             f"  in: {what} of the custom data set\n"
             "  do: correct it; the function is called as fn(dataset_config, tokenizer, split)"
         ) from error
+
+
+def _message(error: BaseException) -> str:
+    """Type and text of an exception, even of one that can not be shown as text."""
+    lines = traceback.format_exception_only(error)
+    # A syntax error begins with the place, which is indented.
+    return next(line for line in lines if not line.startswith(" ")).rstrip("\n")
