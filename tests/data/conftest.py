@@ -8,6 +8,8 @@ from ftrecipes.config.schema import CustomDatasetConfig
 from ftrecipes.data.custom import load_custom
 from tests.tiny_tokenizers import build_tokenizer
 
+TOKENIZER = build_tokenizer("chatml")
+
 
 @pytest.fixture
 def load(tmp_path):
@@ -17,10 +19,6 @@ def load(tmp_path):
         path = tmp_path / "mine.py"
         path.write_text(textwrap.dedent(code))
         section = CustomDatasetConfig(file=f"{path}{function}", **fields)
-        return load_custom(section, build_tokenizer("chatml"), is_train=is_train)
+        return load_custom(section, TOKENIZER, is_train=is_train)
 
     return load_code
-
-
-def tokenized(raw):
-    return tokenize_rows(raw, build_tokenizer("chatml"), context_length=99, truncation="right")

@@ -4,11 +4,15 @@ import pytest
 
 from ftrecipes.config.errors import DataError
 from ftrecipes.data.rows import IGNORED
+from ftrecipes.data.tokenize import tokenize_rows
+from tests.data.conftest import TOKENIZER
 from tests.data.dialogs import rows_of, trained_text
-from tests.tiny_tokenizers import build_tokenizer
 
-TOKENIZER = build_tokenizer("chatml")
 CHAT = "{'messages': [{'role': 'user', 'content': 'Hi'}, {'role': 'assistant', 'content': 'Yo'}]}"
+
+
+def tokenized(raw):
+    return tokenize_rows(raw, TOKENIZER, context_length=99, truncation="right")
 
 
 def test_the_function_gets_the_section_the_tokenizer_and_the_split(load):

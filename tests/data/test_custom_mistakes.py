@@ -5,9 +5,7 @@ import pytest
 from ftrecipes.config.errors import DataError
 from ftrecipes.config.schema import CustomDatasetConfig
 from ftrecipes.data.custom import load_custom
-from tests.tiny_tokenizers import build_tokenizer
-
-TOKENIZER = build_tokenizer("chatml")
+from tests.data.conftest import TOKENIZER
 
 
 @pytest.mark.parametrize(
