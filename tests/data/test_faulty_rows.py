@@ -73,3 +73,30 @@ def test_csv_rows_with_too_many_and_too_few_cells(write):
         "  a.csv line 5: key 'instruction' is empty; expected text",
         "  do: correct these rows, or take them out",
     ]
+
+
+@pytest.mark.parametrize(
+    ("row", "fault"),
+    [
+        ('{"instruction": "a", "output": "b", "output": "c"}', "key 'output' is given twice"),
+        ('{"x": {"y": 1, "y": 2}}', "key 'y' is given twice"),
+        ('{"instruction": %s}' % ("7" * 5000), "a number is too long"),
+        ("[" * 200_000, "too many nested brackets"),
+    ],
+)  # fmt: skip
+def test_what_json_itself_does_not_call_an_error(write, row, fault):
+    """json keeps the last of two keys; Python's limits end in other exceptions."""
+    _, first, _ = faults_of(write("train.jsonl", ROW + row))
+    assert "train.jsonl line 2: " in first
+    assert fault in first
+
+
+def test_the_same_in_an_array(write):
+    rows = [ROW, '{"instruction": "a", "output": "b", "output": "c"}', ROW]
+    assert faults_of(write("a.json", "[\n" + ",\n".join(rows) + "]"))[:2] == [
+        "1 of 3 rows can not be used.",
+        "  a.json line 4: key 'output' is given twice",
+    ]
+    for row in ("7" * 5000, "[" * 200_000):
+        with pytest.raises(DataError, match=r"a\.json line 2: the JSON array is cut or malformed"):
+            read_file(write("a.json", f"[1,\n{row}]"))

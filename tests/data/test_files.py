@@ -123,6 +123,9 @@ def test_csv(tmp_path):
     [
         ('a,b\n1,2\n1,"2\n3', r"line 3: malformed CSV \(unexpected end of data\)"),
         ("a,a\n1,2\n", "line 1: two columns have one name"),
+        ('"a"b,c\n1,2\n', "line 1: malformed CSV"),
+        ('"a,b\n1,2\n', "line 1: malformed CSV"),
+        ("a,b\r1,2\r", "line 1: malformed CSV"),
     ],
 )
 def test_malformed_csv(tmp_path, content, message):
@@ -144,6 +147,29 @@ def test_parquet(tmp_path):
 def test_a_broken_parquet_file(tmp_path):
     with pytest.raises(DataError, match=r"a\.parquet: not a whole Parquet file"):
         read_file(write(tmp_path / "a.parquet", b"PAR1 and no more"))
+
+
+def test_a_parquet_file_with_a_text_that_is_none(tmp_path):
+    import pyarrow
+    from pyarrow import parquet
+
+    array = pyarrow.StringArray.from_buffers(
+        1, pyarrow.py_buffer(bytes([0, 0, 0, 0, 1, 0, 0, 0])), pyarrow.py_buffer(b"\xff")
+    )
+    parquet.write_table(pyarrow.table({"output": array}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"a\.parquet: not a whole Parquet file"):
+        read_file(tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize("ending", DATA_SUFFIXES)
+def test_a_file_that_can_not_be_read(tmp_path, ending):
+    """Reading this process's memory from address 0 is an input/output error."""
+    path = tmp_path / f"a{ending}"
+    path.symlink_to("/proc/self/mem")
+    with pytest.raises(DataError, match=rf"a\{ending}: (can not be read|not a whole Parquet file)"):
+        read_file(path)
+    with pytest.raises(DataError, match="can not be read"):
+        read_file("a" * 5000 + ending)
 
 
 def test_the_flags_know_the_same_kinds_of_files():

@@ -65,6 +65,36 @@ def test_a_refusal_of_the_template_names_the_row():
         tokenize(rows, tokenizer)
 
 
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "{{ 1 / 0 }}",
+        "{{ messages[0].content.nothing() }}",
+        "{{ ''.join(messages) }}",
+        "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
+        "{{ '%c' % -1 }}",
+        "{% if %}",
+    ],
+)
+def test_whatever_a_template_raises_names_the_row(fault):
+    tokenizer = build_tokenizer("chatml")
+    # the second row alone meets it, but for the template that can not be read
+    tokenizer.chat_template = (
+        "{% if messages[0].content == 'bad' %}" + fault + "{% endif %}" + CHATML
+    )
+    with pytest.raises(DataError, match="test rows row 2: the chat template refuses the dialog"):
+        tokenize([chat("Hi", "yes"), chat("bad", "yes")], tokenizer)
+
+
+def test_several_templates_without_a_default():
+    tokenizer = build_tokenizer("chatml")
+    tokenizer.chat_template = {"one": CHATML, "two": CHATML}
+    with pytest.raises(DataError, match="which of its chat templates"):
+        tokenize([chat("Hi", "yes")], tokenizer)
+    tokenizer.chat_template["default"] = CHATML
+    assert len(tokenize([chat("Hi", "yes")], tokenizer)) == 1
+
+
 def test_a_template_that_leaves_answers_out_is_refused():
     tokenizer = build_tokenizer("chatml")
     tokenizer.chat_template = CHATML.replace("message['content']", "message['content'][:2]")

@@ -13,11 +13,21 @@ from dataclasses import dataclass
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
+from ftrecipes.config.errors import DataError
 from ftrecipes.data.rows import RowFault
 
 Messages = Sequence[Mapping]
-# What a template raises itself, and what its expressions raise on a message of another shape.
-REFUSALS = (TemplateError, TypeError, ValueError)
+# What a template raises itself, and what its expressions raise: on a message of another shape, on
+# 1 / 0, on a missing item, on a macro that calls itself without end.
+REFUSALS = (
+    TemplateError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 
 
 @dataclass(frozen=True)
@@ -33,12 +43,22 @@ class Rendered:
 
 
 class ChatRenderer:
-    """Renders dialogs with a tokenizer's template. Raises RowFault for those it can not."""
+    """Renders dialogs with a tokenizer's template. Raises RowFault for those it can not.
+
+    Raises DataError when the tokenizer has several templates and none of them is the default.
+    """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
         self._tokenizer = tokenizer
+        try:
+            template = tokenizer.get_chat_template()
+        except ValueError as error:
+            raise DataError(
+                f"The tokenizer does not say which of its chat templates to use.\n  got: {error}\n"
+                "  do: name one of them `default` in the tokenizer's folder"
+            ) from error
         # Without one, the header of an answer would pass for a part of the answer.
-        self._has_prompt = "add_generation_prompt" in tokenizer.get_chat_template()
+        self._has_prompt = "add_generation_prompt" in template
         self._special = list(tokenizer.added_tokens_encoder)
 
     def render(self, messages: Messages) -> Rendered:

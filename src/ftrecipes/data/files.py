@@ -7,6 +7,7 @@ and a text must stay a text (a column of numbers, a row whose `input` is null).
 import codecs
 import csv
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,11 +24,17 @@ def read_file(path: str | Path) -> RawRows:
     .json file are known by their first character. Raises DataError naming file and line.
     """
     path = Path(path).expanduser()
-    if not path.is_file():
-        raise DataError(f"{path}: there is no such file.\n  do: check the path")
-    if path.suffix.lower() not in READERS:
-        raise DataError(f"{path}: not a file of rows.\n  expected: a file ending in {ENDINGS}")
-    return READERS[path.suffix.lower()](path)
+    try:
+        if not path.is_file():
+            raise DataError(f"{path}: there is no such file.\n  do: check the path")
+        if path.suffix.lower() not in READERS:
+            raise DataError(f"{path}: not a file of rows.\n  expected: a file ending in {ENDINGS}")
+        return READERS[path.suffix.lower()](path)
+    except OSError as error:
+        raise DataError(
+            f"{path}: can not be read.\n  got: {error.strerror or error}\n"
+            "  do: check the permissions and the disk, or copy the file elsewhere"
+        ) from error
 
 
 def _read_json(path: Path) -> RawRows:
@@ -38,22 +45,20 @@ def _read_json(path: Path) -> RawRows:
 
 def _read_json_lines(path: Path) -> RawRows:
     rows, numbers = [], []
+    values = _JsonValues()
     for number, line in _lines(path):
         if not line.strip():
             continue
         numbers.append(number)
+        text = line.rstrip("\n")
         try:
-            rows.append(json.loads(line.rstrip("\n")))
-        except (json.JSONDecodeError, RecursionError) as error:
+            row, end = values.read(text, _skip_blank(text, 0))
+            _check_end(text, end)
+        except json.JSONDecodeError as error:
             # Told with the other faults of the file, when its rows are read.
-            rows.append(Unreadable(f"no whole JSON object: {_reason(error)}"))
+            row = Unreadable(f"no whole JSON object: {error.msg} at column {error.colno}")
+        rows.append(row)
     return collect_rows(rows, name=path.name, lines=numbers)
-
-
-def _reason(error: json.JSONDecodeError | RecursionError) -> str:
-    if isinstance(error, RecursionError):
-        return "nested too deeply"
-    return f"{error.msg} at column {error.colno}"
 
 
 def _read_json_array(path: Path) -> RawRows:
@@ -72,13 +77,13 @@ def _read_json_array(path: Path) -> RawRows:
 
 def _array_items(text: str) -> tuple[list, list[int]]:
     """The items of a JSON array, and the line on which each begins."""
-    decoder = json.JSONDecoder()
+    values = _JsonValues()
     items, lines = [], []
     line, counted = 1, 0
     at = _skip_blank(text, text.index("[") + 1)
     while text[at : at + 1] != "]" or items:
         line, counted = line + text.count("\n", counted, at), at
-        item, at = decoder.raw_decode(text, at)
+        item, at = values.read(text, at)
         items.append(item)
         lines.append(line)
         at = _skip_blank(text, at)
@@ -87,10 +92,44 @@ def _array_items(text: str) -> tuple[list, list[int]]:
         if text[at : at + 1] != ",":
             raise json.JSONDecodeError("Expecting ',' delimiter", text, at)
         at = _skip_blank(text, at + 1)
-    at = _skip_blank(text, at + 1)
+    _check_end(text, at + 1)
+    return items, lines
+
+
+class _JsonValues:
+    """Reads JSON; a value with a key given twice, of which json keeps the last, is Unreadable."""
+
+    def __init__(self):
+        self._decoder = json.JSONDecoder(object_pairs_hook=self._object)
+        self._repeated: list[str] = []
+
+    def read(self, text: str, at: int) -> tuple[object, int]:
+        """The value that begins at `at`, and where it ends. Raises json.JSONDecodeError."""
+        self._repeated.clear()
+        try:
+            value, end = self._decoder.raw_decode(text, at)
+        except json.JSONDecodeError:
+            raise
+        except RecursionError as error:
+            raise json.JSONDecodeError("too many nested brackets", text, at) from error
+        except ValueError as error:
+            raise json.JSONDecodeError(f"a number is too long ({error})", text, at) from error
+        if self._repeated:
+            return Unreadable(f"key {self._repeated[0]!r} is given twice"), end
+        return value, end
+
+    def _object(self, pairs: list[tuple[str, object]]) -> dict:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            counts = Counter(key for key, _ in pairs)
+            self._repeated += [key for key, count in counts.items() if count > 1]
+        return found
+
+
+def _check_end(text: str, at: int) -> None:
+    at = _skip_blank(text, at)
     if at < len(text):
         raise json.JSONDecodeError("Extra data", text, at)
-    return items, lines
 
 
 def _skip_blank(text: str, at: int) -> int:
@@ -103,6 +142,7 @@ def _read_csv(path: Path) -> RawRows:
     rows, numbers = [], []
     usual_limit = csv.field_size_limit(LARGEST_CELL)
     reader = csv.reader((line for _, line in _lines(path)), strict=True)
+    begins = 1
     try:
         header = next(reader, [])
         begins = reader.line_num + 1
@@ -138,7 +178,7 @@ def _read_parquet(path: Path) -> RawRows:
 
     try:
         rows = parquet.read_table(path).to_pylist()
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise DataError(f"{path.name}: not a whole Parquet file ({error}).") from error
     return collect_rows(rows, name=path.name)
 

@@ -204,7 +204,7 @@ def _integers(row: Mapping, key: str) -> np.ndarray:
     value = _key(row, key)
     try:
         numbers = np.asarray(value)
-    except ValueError as error:
+    except (ValueError, TypeError, RuntimeError) as error:
         raise RowFault(f"key '{key}' is not one flat list of whole numbers") from error
     if numbers.ndim != 1 or (len(numbers) and numbers.dtype.kind not in "iu"):
         raise RowFault(f"key '{key}' is {kind_of(value)}; expected a list of whole numbers")
