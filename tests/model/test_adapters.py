@@ -108,6 +108,10 @@ def test_modules_to_save_are_trained_whole():
     [
         ({"target_modules": ["q_proj", "typo_proj", "other"]}, ["typo_proj", "other"]),
         ({"target_modules": [".*typo.*"]}, [".*typo.*"]),
+        # in PEFT's lists these are names, and its pattern is for the whole name: silently nothing
+        ({"target_modules": ["q_proj", ".*k_proj"]}, [".*k_proj"]),
+        ({"exclude_modules": ["(q|k)_proj"]}, ["exclude_modules (q|k)_proj"]),
+        ({"modules_to_save": [".*lm_head"]}, ["modules_to_save .*lm_head"]),
         ({"target_modules": ["proj"]}, ["proj"]),  # the end of a name, but not after a dot
         ({"exclude_modules": ["typo"]}, ["exclude_modules typo"]),
         ({"modules_to_save": ["typo"]}, ["modules_to_save typo"]),
@@ -136,6 +140,30 @@ def test_what_peft_refuses_is_an_error():
         adapt("mamba")
     with pytest.raises(ModelError, match=r"linear layers here: k_proj, o_proj, q_proj, v_proj\Z"):
         adapt("mixtral", use_dora=True)  # it fails at the experts, behind the attention
+
+
+def test_settings_that_peft_refuses_are_an_error():
+    with pytest.raises(ModelError, match=r"`layers_to_transform` cannot(.|\n)*linear layers here"):
+        adapt(target_modules=[".*q_proj"], layers_to_transform=[0])
+
+
+@pytest.mark.parametrize(
+    ("settings", "left_out"),
+    [
+        ({}, ""),
+        ({"exclude_modules": ["q_proj"]}, "q_proj"),
+        ({"exclude_modules": [".*(k_proj|nothing)"]}, "k_proj"),
+        ({"layers_to_transform": [1]}, "layers.0"),
+    ],
+)
+def test_routers_of_experts_are_no_linear_layers(settings, left_out):
+    """That of Llama 4 derives from nn.Linear and returns a tuple."""
+    model = adapt("llama4", **settings)
+    modules = adapted_modules(model)
+    assert "model.layers.1.feed_forward.shared_expert.up_proj" in modules
+    assert not any("router" in m or (left_out and left_out in m) for m in modules)
+    loss = reference.backward_step(model, ROWS)
+    assert backward_step(model, route_of(model, ROWS), [ROWS]) == pytest.approx(loss, rel=1e-5)
 
 
 def test_layers_to_transform_works_with_all_linear():

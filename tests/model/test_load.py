@@ -1,5 +1,7 @@
 """Loading: dtypes, completeness, and .gguf files."""
 
+import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -44,6 +46,27 @@ def test_weights_that_are_not_there_are_an_error(tmp_path):
     tiny_models.build("llama").get_decoder().save_pretrained(tmp_path)
     with pytest.raises(ModelError, match=r"lacks weights(.|\n)*lm_head\.weight"):
         load(tmp_path)
+
+
+def test_weights_without_a_place_are_told(folder, tmp_path, caplog):
+    """A config of one layer would drop the second in silence."""
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    config = json.loads((folder / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1}))
+    with caplog.at_level("WARNING", logger="ftrecipes"):
+        load(folder)
+        assert caplog.text == ""
+        load(tmp_path)
+    assert "holds 9 weights that its config has no place for" in caplog.text
+    assert "model.layers.1.input_layernorm.weight" in caplog.text
+    assert "and 4 more" in caplog.text
+
+
+def test_tied_weights_and_none_of_the_config_are_not_told(tmp_path, caplog):
+    with caplog.at_level("WARNING", logger="ftrecipes"):
+        for family in ("llama_tied", "gpt2", "gemma2", "bloom"):
+            load(tiny_models.save_folder(family, tmp_path / family))
+    assert caplog.text == ""
 
 
 def test_broken_weights_are_an_error(tmp_path):

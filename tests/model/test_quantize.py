@@ -170,10 +170,21 @@ def test_adapters_on_four_bits(folders, targets, adapted, compute):
         assert parameter.requires_grad == ("lora_" in name), name
 
 
-@pytest.mark.parametrize("method", ["4bit", "8bit"])
+@pytest.mark.parametrize(
+    "quantization",
+    [
+        QuantizationConfig(method="8bit"),
+        *(
+            QuantizationConfig(method="4bit", quant_storage=storage)
+            for storage in ("uint8", "float16", "bfloat16", "float32")
+        ),
+    ],
+    ids=lambda q: f"{q.method} {q.quant_storage}",
+)
 @pytest.mark.parametrize("entry", ["up_proj", "mlp"])
-def test_quantized_weights_can_not_be_trained_whole(folders, method, entry):
-    model = load(folders["llama"], QuantizationConfig(method=method))
+def test_quantized_weights_can_not_be_trained_whole(folders, quantization, entry):
+    """Whatever dtype they are stored in: packed bytes as float32 would look like weights."""
+    model = load(folders["llama"], quantization)
     settings = LoraConfig(target_modules=["q_proj"], modules_to_save=[entry, "lm_head"])
     with pytest.raises(ModelError, match=f"--lora.modules_to_save {entry}: its weights are quant"):
         add_adapters(model, settings, FLOAT32)

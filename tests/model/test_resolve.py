@@ -10,6 +10,7 @@ from transformers import BertConfig, T5Config
 
 from ftrecipes.config.errors import ModelError
 from ftrecipes.model import resolve
+from ftrecipes.model.load import sketch_model
 from ftrecipes.model.resolve import (
     check_vocabulary,
     identity,
@@ -103,6 +104,44 @@ def test_mistakes_name_the_remedy(tmp_path, folder):
     fails(tmp_path, "can not be loaded")
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_attention_heads": 0},
+        {"num_attention_heads": "four"},
+        {"dtype": "float99"},
+        {"quantization_config": "x"},
+        {"rope_parameters": []},
+        {"vocab_size": None},
+        {"hidden_size": {}},
+    ],
+    ids=str,
+)
+def test_wrong_values_in_a_config(folder, tmp_path, changes):
+    """They fail wherever they are first used, each with another exception."""
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    settings = json.loads((folder / "config.json").read_text())
+    write_config(tmp_path, **settings | changes)
+    with pytest.raises(ModelError, match="do: "):
+        sketch_model(resolve_name(tmp_path))
+
+
+@pytest.mark.parametrize("content", ["[]", "{", "7"])
+def test_a_broken_tokenizer(folder, tmp_path, content):
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "tokenizer_config.json").write_text(content)
+    with pytest.raises(ModelError, match=r"The tokenizer .* can not be loaded"):
+        load_tokenizer(resolve_name(tmp_path))
+
+
+def test_names_that_no_path_can_have(folder):
+    for name in ("a" * 5000, "/" + "a" * 5000):
+        with pytest.raises(ModelError, match="File name too long"):
+            resolve_name(name)
+        with pytest.raises(ModelError, match="File name too long"):
+            resolve_name(folder, name)
+
+
 def test_a_copy_of_a_model_is_the_same_model_and_another_is_not(folder, tmp_path):
     shutil.copytree(folder, tmp_path / "copy")
     assert identity(resolve_name(folder)) == identity(resolve_name(tmp_path / "copy"))
@@ -115,7 +154,10 @@ def test_a_copy_of_a_model_is_the_same_model_and_another_is_not(folder, tmp_path
 
 def test_unreachable_hub(monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(ModelError, match=r"nobody/nothing can not be loaded(.|\n)*give its folder"):
+    message = (
+        r"nobody/nothing can not be loaded(.|\n)*no folder nobody/nothing here(.|\n)*its folder"
+    )
+    with pytest.raises(ModelError, match=message):
         resolve_name("nobody/nothing")
 
 

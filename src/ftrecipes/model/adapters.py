@@ -17,6 +17,10 @@ from ftrecipes.model.quantize import is_packed, numel
 ALL_LINEAR = "all-linear"
 _WRAPPERS = re.compile(r"(_checkpoint_wrapped_module|_orig_mod|_fsdp_wrapped_module)\.")
 _PLAIN_NAME = re.compile(r"[\w.-]+")
+# How PEFT reads the names it is given; what it does not find so, it leaves out in silence.
+_NAME = r"(?:.*\.)?{}"  # the name itself, or its end after a dot
+_END = r"(?:.*\.)?(?:{})"  # a pattern of the same
+_WHOLE = "{}"  # a pattern of the whole name
 
 
 def add_adapters(
@@ -29,13 +33,28 @@ def add_adapters(
     """
     _check_names(model, lora)
     _check_trained_whole(model, lora.modules_to_save)
-    settings = peft.LoraConfig(
+    linear = ", ".join(_linear_names(model))  # PEFT may fail halfway through the modules
+    try:
+        adapted = peft.get_peft_model(model, _peft_config(model, lora))
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"The adapters can not be added to {type(model).__name__}.\n  got: {error}\n"
+            f"  do: change the --lora flags; linear layers here: {linear}"
+        ) from error
+    _store_trainable(adapted, precision)
+    return adapted
+
+
+def _peft_config(model: PreTrainedModel, lora: LoraConfig) -> peft.LoraConfig:
+    return peft.LoraConfig(
         task_type="CAUSAL_LM",
         r=lora.r,
         lora_alpha=int(lora.lora_alpha) if lora.lora_alpha.is_integer() else lora.lora_alpha,
         lora_dropout=lora.lora_dropout,
         target_modules=_target_modules(model, lora),
-        exclude_modules=_names_or_pattern(lora.exclude_modules),
+        exclude_modules=_exclude_modules(model, lora),
         target_parameters=lora.target_parameters or None,
         bias=lora.bias,
         modules_to_save=lora.modules_to_save or None,
@@ -48,16 +67,6 @@ def add_adapters(
         alpha_pattern=lora.alpha_pattern,
         fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),
     )
-    linear = ", ".join(_linear_names(model))  # PEFT may fail halfway through the modules
-    try:
-        adapted = peft.get_peft_model(model, settings)
-    except ValueError as error:
-        raise ModelError(
-            f"The adapters can not be added to {type(model).__name__}.\n  got: {error}\n"
-            f"  do: change the --lora flags; linear layers here: {linear}"
-        ) from error
-    _store_trainable(adapted, precision)
-    return adapted
 
 
 def rehearse_adapters(sketch: PreTrainedModel, lora: LoraConfig, precision: Precision) -> None:
@@ -99,10 +108,21 @@ def _store_trainable(model: nn.Module, precision: Precision) -> None:
 
 
 def _target_modules(model: PreTrainedModel, lora: LoraConfig) -> list[str] | str | None:
-    """As PEFT wants it; with a choice of layers it takes names only."""
+    """As PEFT wants it: with a choice of layers it takes the ends of names only."""
     if lora.target_modules == [ALL_LINEAR]:
         return _linear_names(model) if lora.layers_to_transform else ALL_LINEAR
     return _names_or_pattern(lora.target_modules)
+
+
+def _exclude_modules(model: PreTrainedModel, lora: LoraConfig) -> list[str] | str | None:
+    """As PEFT wants it; routers that all-linear would take are excluded too."""
+    asked = _names_or_pattern(lora.exclude_modules)
+    routers = [name for name, module in model.named_modules() if _is_router(module)]
+    if not routers or lora.target_modules != [ALL_LINEAR]:
+        return asked
+    if isinstance(asked, str):
+        return "|".join([f"(?:{asked})", *map(re.escape, routers)])
+    return [*(asked or []), *routers]
 
 
 def _names_or_pattern(entries: list[str]) -> list[str] | str | None:
@@ -117,29 +137,28 @@ def _check_names(model: PreTrainedModel, lora: LoraConfig) -> None:
     modules = [name for name, _ in model.named_modules()]
     parameters = [name for name, _ in model.named_parameters()]
     layers = [str(i) for i in range(model.config.get_text_config().num_hidden_layers)]
+    linear = [] if lora.target_modules == [ALL_LINEAR] else lora.target_modules
     asked = {
-        "target_modules": (
-            [] if lora.target_modules == [ALL_LINEAR] else lora.target_modules,
-            modules,
-        ),
-        "exclude_modules": (lora.exclude_modules, modules),
-        "modules_to_save": (lora.modules_to_save, modules),
-        "target_parameters": (lora.target_parameters, parameters),
-        "rank_pattern": (list(lora.rank_pattern), modules),
-        "alpha_pattern": (list(lora.alpha_pattern), modules),
-        "layers_to_transform": ([str(i) for i in lora.layers_to_transform], layers),
+        "target_modules": (linear, modules, _rule_of(linear)),
+        "exclude_modules": (lora.exclude_modules, modules, _rule_of(lora.exclude_modules)),
+        "modules_to_save": (lora.modules_to_save, modules, _NAME),
+        "target_parameters": (lora.target_parameters, parameters, _NAME),
+        "rank_pattern": (list(lora.rank_pattern), modules, _END),
+        "alpha_pattern": (list(lora.alpha_pattern), modules, _END),
+        "layers_to_transform": ([str(i) for i in lora.layers_to_transform], layers, _NAME),
     }
     unmatched = [
         f"--lora.{flag} {entry}"
-        for flag, (entries, names) in asked.items()
+        for flag, (entries, names, rule) in asked.items()
         for entry in entries
-        if not _matches_any(entry, names)
+        if not any(_compile(entry, rule).fullmatch(name) for name in names)
     ]
     if unmatched:
         raise ModelError(
             f"These names match nothing in {type(model).__name__}:\n  got: {', '.join(unmatched)}\n"
             f"  expected: {ALL_LINEAR}, or names of its modules; its linear layers are "
-            f"{', '.join(_linear_names(model))}\n  do: correct or leave out these names"
+            f"{', '.join(_linear_names(model))}\n  do: correct or leave out these names; a pattern "
+            "stands alone, matches whole names (.*q_proj), and is no name of modules_to_save"
         )
 
 
@@ -159,15 +178,18 @@ def _check_trained_whole(model: PreTrainedModel, names: list[str]) -> None:
         )
 
 
-def _matches_any(entry: str, names: list[str]) -> bool:
-    """Whether the entry is a name, the end of one after a dot, or a pattern of a whole name."""
+def _rule_of(entries: list[str]) -> str:
+    return _WHOLE if isinstance(_names_or_pattern(entries), str) else _NAME
+
+
+def _compile(entry: str, rule: str) -> re.Pattern:
+    """What the entry matches under the rule. Raises ModelError when it is no pattern."""
     try:
-        pattern = re.compile(rf"(?:.*\.)?(?:{entry})")
+        return re.compile(rule.format(re.escape(entry) if rule == _NAME else entry))
     except re.error as error:
         raise ModelError(
             f"--lora: {entry} is not a regular expression.\n  got: {error}\n  do: correct it"
         ) from error
-    return any(pattern.fullmatch(name) for name in names)
 
 
 def _linear_names(model: PreTrainedModel) -> list[str]:
@@ -177,6 +199,16 @@ def _linear_names(model: PreTrainedModel) -> list[str]:
         {
             name.rsplit(".", 1)[-1]
             for name, module in model.named_modules()
-            if isinstance(module, nn.Linear | Conv1D) and module is not head
+            if isinstance(module, nn.Linear | Conv1D)
+            and module is not head
+            and not _is_router(module)
         }
     )
+
+
+def _is_router(module: nn.Module) -> bool:
+    """Whether it chooses experts: as a linear layer (Llama 4) it still returns a tuple of results.
+
+    PEFT's wrapper adds to one result.
+    """
+    return isinstance(module, nn.Linear) and type(module).__name__.endswith("Router")

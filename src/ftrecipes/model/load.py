@@ -8,6 +8,7 @@ from ftrecipes.config.precision import Precision
 from ftrecipes.config.schema import RunConfig
 from ftrecipes.model.quantize import bitsandbytes_config, finish_quantization
 from ftrecipes.model.resolve import ModelSource, loading
+from ftrecipes.runtime import log
 
 
 def load_model(
@@ -55,12 +56,25 @@ def sketch_model(source: ModelSource) -> PreTrainedModel:
 
 
 def _check_complete(source: ModelSource, report: dict) -> None:
-    """transformers fills what a checkpoint lacks with random numbers and goes on."""
+    """transformers fills what a checkpoint lacks with random numbers, and leaves out what is over.
+
+    Too much may be as it should (the vision part of a text model, layers for another head), or the
+    half of a model whose config says too few layers: a person can tell.
+    """
+    unused = sorted(map(str, report["unexpected_keys"]))
+    if unused:
+        log.warning(
+            f"{source.name} holds {len(unused)} weights that its config has no place for, and they "
+            f"are left out: {_shown(unused)}"
+        )
     lacking = sorted(report["missing_keys"]) + sorted(map(str, report["mismatched_keys"]))
     if lacking:
-        shown = ", ".join(lacking[:5]) + (f" and {len(lacking) - 5} more" if lacking[5:] else "")
         raise ModelError(
             f"{source.name} lacks weights of a causal language model; they would be random.\n"
-            f"  missing or of another shape: {shown}\n"
+            f"  missing or of another shape: {_shown(lacking)}\n"
             "  do: give a checkpoint that was saved from a causal language model"
         )
+
+
+def _shown(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if names[5:] else "")

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoConfig,
@@ -20,15 +18,6 @@ from transformers import (
 from ftrecipes.config.check_paths import HUB_ID
 from ftrecipes.config.errors import ModelError
 
-_LOADING_ERRORS = (
-    OSError,
-    ValueError,
-    KeyError,
-    ImportError,
-    RuntimeError,
-    SafetensorError,
-    StrictDataclassError,
-)
 # Where configs say how many positions a model takes; models without a limit have none of these.
 _LIMITS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length")
 
@@ -54,24 +43,17 @@ def resolve_source(
 ) -> ModelSource:
     """Find the model and read its config. Raises ModelError with what to do instead."""
     path, gguf_file = _locate(model_name)
-    if gguf_file is None:
-        _check_folder(model_name, Path(path))
     tokenizer, tokenizer_gguf = _locate(tokenizer_name or model_name)
     with loading(model_name):
+        if gguf_file is None:
+            _check_folder(model_name, Path(path))
         config = AutoConfig.from_pretrained(
             path, gguf_file=gguf_file, trust_remote_code=trust_remote_code
         )
-    settings = config.to_dict()
+        settings = config.to_dict()
+        text = config.get_text_config()
     _check_causal(model_name, config, settings)
-    quantized = settings.get("quantization_config")
-    if quantized is not None:
-        raise ModelError(
-            f"{model_name} is already quantized; training on such weights is not yet supported.\n"
-            f"  got: {quantized.get('quant_method', 'an unknown method')}\n"
-            "  expected: weights in float32, bfloat16 or float16\n"
-            "  do: give the unquantized model; --quantization 4bit quantizes it while loading"
-        )
-    text = config.get_text_config()
+    _check_unquantized(model_name, settings.get("quantization_config"))
     limits = [text.to_dict().get(name) for name in _LIMITS]
     dtype = config.dtype or text.dtype
     return ModelSource(
@@ -132,31 +114,41 @@ def check_vocabulary(largest_id: int, model: PreTrainedModel) -> None:
 
 @contextmanager
 def loading(name: str, *, what: str = "model") -> Iterator[None]:
-    """Turn what transformers raises for a bad model into a ModelError that says what to do."""
+    """Turn what transformers raises for a bad model into a ModelError that says what to do.
+
+    It may be anything: a config with a zero or a wrong type in it fails where it is first used, and
+    a model may bring its own code.
+    """
     try:
         yield
-    except torch.OutOfMemoryError:
+    except (ModelError, torch.OutOfMemoryError, MemoryError):
         raise
-    except _LOADING_ERRORS as error:
+    except Exception as error:
         raise ModelError(
             f"The {what} {name} can not be loaded.\n"
-            f"  got: {_first_lines(error)}\n  do: {_advice(error)}"
+            f"  got: {_first_lines(error)}\n  do: {_advice(error, name)}"
         ) from error
 
 
 def _first_lines(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines[:2]) or type(error).__name__
+    text = " ".join(lines[:2])
+    # These say little by their text alone: division by zero, 'hidden_size'.
+    plain = isinstance(error, OSError | ValueError | ImportError | RuntimeError)
+    return text if plain and text else f"{type(error).__name__}: {text}".removesuffix(": ")
 
 
-def _advice(error: Exception) -> str:
+def _advice(error: Exception, name: str) -> str:
     text = str(error)
     if "trust_remote_code" in text:
         return "read that code, and if you trust it add --trust_remote_code"
     if isinstance(error, ImportError):
         return "install the package it names"
     if "connect" in text:
-        return "check the connection, or download the model once and give its folder"
+        return (
+            f"check the name (there is no folder {name} here) and the connection, or download the "
+            "model once and give its folder"
+        )
     if "gated" in text or "not a local folder" in text:
         return "check the spelling; for a private or gated model log in with `hf auth login`"
     return "check that the files are complete and that this transformers knows the model"
@@ -165,14 +157,22 @@ def _advice(error: Exception) -> str:
 def _locate(name: str) -> tuple[str, str | None]:
     """(folder or hub id, file name of a .gguf file in it)."""
     path = Path(name).expanduser()
-    if path.is_file():
+    try:
+        is_file, is_folder = path.is_file(), path.is_dir()
+    except OSError as error:
+        shown = name if len(name) < 100 else f"{name[:100]}..."
+        raise ModelError(
+            f"{shown} can not be looked at.\n  got: {error.strerror}\n"
+            "  do: check the path and its permissions"
+        ) from error
+    if is_file:
         if path.suffix != ".gguf":
             raise ModelError(
                 f"{name} is a file.\n  expected: a hub id, a folder, or a .gguf file\n"
                 "  do: give the folder that holds it"
             )
         return str(path.parent), path.name
-    if path.is_dir():
+    if is_folder:
         return str(path), None
     if name.startswith((".", "/", "~")) or not HUB_ID.fullmatch(name):
         raise ModelError(
@@ -199,6 +199,18 @@ def _check_folder(name: str, path: Path) -> None:
         do = "give a folder that save_pretrained wrote, or that was downloaded whole"
     raise ModelError(
         f"The folder {name} holds no config.json.\n  expected: a model's folder\n  do: {do}"
+    )
+
+
+def _check_unquantized(name: str, quantized: object) -> None:
+    if quantized is None:
+        return
+    method = quantized.get("quant_method") if isinstance(quantized, dict) else quantized
+    raise ModelError(
+        f"{name} is already quantized; training on such weights is not yet supported.\n"
+        f"  got: {method or 'an unknown method'}\n"
+        "  expected: weights in float32, bfloat16 or float16\n"
+        "  do: give the unquantized model; --quantization 4bit quantizes it while loading"
     )
 
 
