@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fire.decorators import SetParseFn
 
-from ftrecipes.config.errors import DataError, TrainingError
+from ftrecipes.config.errors import DataError
 from ftrecipes.config.parse import parse, to_mapping
 from ftrecipes.config.precision import (
     Precision,
@@ -48,10 +48,11 @@ def main(*stray: str, **flags: object) -> None:
 
 def run(config: RunConfig) -> "TrainState":
     """Train as `config` says, leave the result in `output_dir`, return where training ended."""
-    from ftrecipes.checkpoint.record import fingerprint, record_run
-    from ftrecipes.checkpoint.result import save_result
-    from ftrecipes.model.resolve import identity, load_tokenizer, resolve_source
+    from ftrecipes.checkpoint.record import record_run
+    from ftrecipes.checkpoint.result import rehearse_saving, save_result
+    from ftrecipes.model.resolve import load_tokenizer, resolve_source
     from ftrecipes.runtime.seed import seed_everything
+    from ftrecipes.runtime.signals import stops_deferred
     from ftrecipes.runtime.world import start_world
     from ftrecipes.train.build import open_training
     from ftrecipes.train.loop import train
@@ -59,7 +60,8 @@ def run(config: RunConfig) -> "TrainState":
 
     world = start_world(config.train.device)
     with record_run(
-        Path(config.train.output_dir).expanduser(),
+        # Absolute, because a custom data set may change the working directory.
+        Path(config.train.output_dir).expanduser().absolute(),
         settings=to_mapping(config),
         origins=config.origins,
         world={"size": world.size, "device": str(world.device)},
@@ -71,35 +73,50 @@ def run(config: RunConfig) -> "TrainState":
             trust_remote_code=config.train.trust_remote_code,
         )
         tokenizer = load_tokenizer(source)
-        record.add(
-            model_fingerprint=fingerprint(identity(source)),
-            tokenizer_fingerprint=fingerprint(
-                tokenizer.get_vocab(), tokenizer.chat_template, tokenizer.special_tokens_map
-            ),
-        )
+        record.add(**fingerprints(source, tokenizer))
         config = settle_context_length(config, source)
         precision = settle_precision(config, source, world)
         rows, val_rows = read_rows(config, tokenizer, record)
         rehearse(config, source, precision, [split for split in (rows, val_rows) if split])
         model = build_model(config, source, precision, world)
+        rehearse_saving(config, model, tokenizer)
         state = TrainState()
 
         def save() -> None:
-            save_result(config, model, tokenizer, base_name=source.location, state=asdict(state))
+            with stops_deferred():
+                numbers = asdict(state)
+                save_result(config, model, tokenizer, base_name=source.location, state=numbers)
+                record.settle()
 
         try:
             with open_training(
-                config, model, rows, val_rows, precision=precision, world=world, state=state
+                *(config, model, rows, val_rows),
+                metrics=record.folder / "metrics.jsonl",
+                precision=precision,
+                world=world,
+                state=state,
             ) as training:
                 train(training)
-        except (KeyboardInterrupt, TrainingError):
-            # The weights are those of the last finished step, and may be the work of hours.
+        except BaseException:
+            # Whatever ended the training: its steps may be the work of hours.
             if state.updates:
-                log.warning(f"stopped; what was trained in {state.step} steps is saved")
+                log.warning(f"training ended after step {state.step}; saving what was trained")
                 save()
             raise
         save()
     return state
+
+
+def fingerprints(source: "ModelSource", tokenizer: "PreTrainedTokenizerBase") -> dict[str, str]:
+    """What run.json keeps of model and tokenizer, to tell later whether they are the same."""
+    from ftrecipes.checkpoint.record import fingerprint
+    from ftrecipes.model.resolve import identity
+
+    parts = (tokenizer.get_vocab(), tokenizer.chat_template, tokenizer.special_tokens_map)
+    return {
+        "model_fingerprint": fingerprint(identity(source)),
+        "tokenizer_fingerprint": fingerprint(*parts),
+    }
 
 
 def settle_context_length(config: RunConfig, source: "ModelSource") -> RunConfig:

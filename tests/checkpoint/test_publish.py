@@ -2,15 +2,17 @@
 
 import os
 import re
+import shutil
 
 import pytest
 import torch
 from safetensors import SafetensorError
 
-from ftrecipes.checkpoint.publish import STAGING, publish, write_json, write_text
+from ftrecipes.checkpoint.publish import publish, rehearse, write_json, write_text
 from ftrecipes.checkpoint.record import fingerprint
 from ftrecipes.checkpoint.verify import compare, difference
 from ftrecipes.config.errors import CheckpointError
+from ftrecipes.config.run_files import ASIDE, STAGING
 
 
 def write_adapter(text):
@@ -53,18 +55,58 @@ def test_a_failed_write_or_check_leaves_the_earlier_result_alone(tmp_path, fault
     def refuse(staging):
         raise fault
 
-    for write, verify in ((write_adapter("new"), refuse), (refuse, accept)):
-        with pytest.raises(CheckpointError, match=re.escape(str(fault))):
+    for write, verify, kept in (
+        (write_adapter("new"), refuse, ["adapter_config.json", "adapter_model.safetensors"]),
+        (refuse, accept, []),
+    ):
+        with pytest.raises(CheckpointError, match=re.escape(str(fault))) as caught:
             publish(tmp_path, write, verify)
         assert (tmp_path / "adapter_model.safetensors").read_text() == "old"
-        assert not (tmp_path / STAGING).exists()
+        (staging,) = tmp_path.glob(f"{STAGING}*")
+        assert str(staging) in str(caught.value)
+        assert sorted(path.name for path in staging.iterdir()) == kept
+        shutil.rmtree(staging)
 
 
-def test_leftovers_of_a_killed_save_are_cleared(tmp_path):
-    (tmp_path / STAGING).mkdir()
-    (tmp_path / STAGING / "model.safetensors").write_text("half")
+def test_what_a_killed_or_failed_save_left_goes_with_the_next_result(tmp_path):
+    (tmp_path / f"{STAGING}x").mkdir()
+    (tmp_path / f"{STAGING}x" / "model.safetensors").write_text("half")
     publish(tmp_path, write_adapter("new"), accept)
-    assert not (tmp_path / "model.safetensors").exists()
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["adapter_config.json", "adapter_model.safetensors"]
+
+
+def test_a_move_that_fails_half_way_is_undone(tmp_path, monkeypatch):
+    publish(tmp_path, write_adapter("old"), accept)
+    (tmp_path / "tokenizer.json").write_text("old")
+    replace = os.replace
+
+    def fail_at_the_weights(source, target):
+        if str(target) == str(tmp_path / "adapter_model.safetensors") and STAGING in str(source):
+            raise OSError("no more")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", fail_at_the_weights)
+    with pytest.raises(CheckpointError, match="no more"):
+        publish(tmp_path, write_adapter("new"), accept)
+    monkeypatch.undo()
+    assert (tmp_path / "adapter_model.safetensors").read_text() == "old"
+    assert (tmp_path / "tokenizer.json").read_text() == "old"
+    (staging,) = tmp_path.glob(f"{STAGING}*")
+    assert (staging / "adapter_model.safetensors").read_text() == "new"
+    assert not (tmp_path / ASIDE).exists()
+
+
+def test_rehearsal_finds_what_can_not_be_written_and_a_full_disk(tmp_path):
+    def refuse(folder):
+        raise UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
+
+    with pytest.raises(CheckpointError, match="surrogates not allowed"):
+        rehearse(tmp_path, refuse, needed_bytes=0)
+    with pytest.raises(CheckpointError, match="too full"):
+        rehearse(tmp_path, lambda folder: None, needed_bytes=2**80)
+    rehearse(tmp_path, write_adapter("trial"), needed_bytes=1)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_write_text_replaces_in_one_step(tmp_path, monkeypatch):

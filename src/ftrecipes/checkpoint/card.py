@@ -1,5 +1,6 @@
 """The model card: README.md beside the weights."""
 
+import json
 from collections.abc import Mapping
 
 from ftrecipes.config.flags import asked, flags_of, value_of
@@ -15,12 +16,16 @@ def model_card(config: RunConfig, *, base: str, state: Mapping[str, int | float 
     method = f"{config.train.peft_method} adapter" if peft else "every parameter trained"
     if config.quantization.method != "none":
         method += f", base in {config.quantization.method} while training"
-    given = [name for name in flags_of(RunConfig) if asked(config, name)]
+    given = [
+        name
+        for name in flags_of(RunConfig)
+        if asked(config, name) and config.origins.get(name) != "default"
+    ]
     flags = "".join(f"    --{name} {value_of(config, name)}\n" for name in given)
     scores = "".join(f"| {name} | {value} |\n" for name, value in _scores(state))
     return (
         "---\n"
-        f"base_model: {base}\n"
+        f"base_model: {json.dumps(base)}\n"
         f"library_name: {'peft' if peft else 'transformers'}\n"
         "pipeline_tag: text-generation\n"
         "tags: [ftrecipes]\n"

@@ -1,43 +1,19 @@
-"""The run folder: what it holds, and how a result gets into it whole.
+"""How a result gets into the run folder whole, or not at all.
 
-Weights are written into a hidden folder beside their place, read back, compared, and only then
-renamed; whatever an earlier run left stays until that moment. `run.json` says last that the result
-is complete.
+It is written into a hidden folder inside the run folder, read back, compared, and only then moved;
+whatever an earlier run left stays until that moment and comes back when moving fails. A result that
+was written but could not be published is kept where it is, and the error says where.
 """
 
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from safetensors import SafetensorError
-
 from ftrecipes.config.errors import CheckpointError
-
-STAGING = ".saving"
-# The files that make up a result; those of an earlier run that the new one does not replace are
-# removed when the new one is published, because a loader would pick them up.
-RESULT_PATTERNS = (
-    "adapter_model.safetensors",
-    "adapter_model.bin",
-    "adapter_config.json",
-    "model.safetensors",
-    "model-*-of-*.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model*.bin",
-    "pytorch_model.bin.index.json",
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "vocab.json",
-    "merges.txt",
-)
+from ftrecipes.config.run_files import ASIDE, RESULT, STAGING
 
 
 def write_json(path: Path, content: dict) -> None:
@@ -48,7 +24,7 @@ def write_json(path: Path, content: dict) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write UTF-8 `text` to `path` through a renamed neighbour, flushed to the disk."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(beside, "w", encoding="utf-8") as file:
+    with open(beside, "w", encoding="utf-8", errors="backslashreplace") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
@@ -58,28 +34,62 @@ def write_text(path: Path, text: str) -> None:
 def publish(folder: Path, write: Callable[[Path], None], verify: Callable[[Path], None]) -> None:
     """Let `write` fill a new folder, `verify` read it back, then move its files into `folder`.
 
-    Rank 0 only. `verify` raises CheckpointError when what it reads is not what was trained; nothing
-    in `folder` has changed then. An operating-system error (disk full, read-only folder) and a file
-    that can not be read back become a CheckpointError too.
+    Rank 0 only. Raises CheckpointError when something can not be written, is not what was trained,
+    or can not be moved; `folder` then holds what it held before, and the new files are kept.
     """
-    staging = folder / STAGING
-    shutil.rmtree(staging, ignore_errors=True)
+    staging = _new_staging(folder)
     try:
-        staging.mkdir(parents=True)
         write(staging)
         verify(staging)
         _flush(staging)
         _move(staging, folder)
-    except (OSError, SafetensorError) as error:
+    except Exception as error:
         raise CheckpointError(
-            f"The result could not be written to {folder}.\n"
-            f"  got: {error}\n"
-            "  expected: a writable folder with enough free space\n"
-            "  do: free some space or choose another --output_dir; an earlier result there was "
-            "not touched"
+            f"The result could not be put into {folder}.\n"
+            f"  got: {error or type(error).__name__}\n"
+            f"  as it is now: {folder} is unchanged; what was written of the new result is in "
+            f"{staging}\n"
+            "  do: make that folder writable and its disk large enough; the files of a whole "
+            "result can be moved up by hand"
+        ) from error
+    for leftover in folder.glob(f"{STAGING}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def rehearse(folder: Path, write: Callable[[Path], None], *, needed_bytes: int) -> None:
+    """Find out before training what would keep a result from being saved after it.
+
+    `write` fills a folder with the small files; it is removed again. Raises CheckpointError when
+    that fails or fewer than `needed_bytes` are free.
+    """
+    staging = _new_staging(folder)
+    try:
+        write(staging)
+        free = shutil.disk_usage(folder).free
+    except Exception as error:
+        raise CheckpointError(
+            f"A result could not be saved in {folder}.\n  got: {error or type(error).__name__}\n"
+            "  do: choose another --output_dir"
         ) from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+    if free < needed_bytes:
+        raise CheckpointError(
+            f"The disk of {folder} is too full for the result.\n"
+            f"  got: {free / 1e6:.1f} MB free\n  expected: {needed_bytes / 1e6:.1f} MB\n"
+            "  do: free some space or choose another --output_dir"
+        )
+
+
+def _new_staging(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix=STAGING, dir=folder))
+    except OSError as error:
+        raise CheckpointError(
+            f"{folder} can not be written to.\n  got: {error}\n"
+            "  do: make it writable, or choose another --output_dir"
+        ) from error
 
 
 def _flush(folder: Path) -> None:
@@ -90,17 +100,30 @@ def _flush(folder: Path) -> None:
 
 
 def _move(staging: Path, folder: Path) -> None:
-    new = sorted(path.name for path in staging.iterdir())
-    for pattern in RESULT_PATTERNS:
-        for stale in folder.glob(pattern):
-            if stale.name not in new:
-                stale.unlink()
+    """Move every file of `staging` into `folder`, and what it replaces out of the way."""
+    aside = folder / ASIDE
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
+    new = [path.name for path in staging.iterdir()]
+    stale = {path.name for pattern in RESULT for path in folder.glob(pattern)}
+    replaced = [name for name in sorted(stale | set(new)) if (folder / name).exists()]
     # Weights come last: a folder with weights then also has all that describes them.
-    for name in sorted(new, key=lambda name: name.endswith(".safetensors")):
-        target = folder / name
-        if target.is_dir():
-            shutil.rmtree(target)
-        os.replace(staging / name, target)
+    steps = [(folder / name, aside / name) for name in replaced]
+    steps += [
+        (staging / name, folder / name)
+        for name in sorted(new, key=lambda name: (name.endswith(".safetensors"), name))
+    ]
+    done: list[tuple[Path, Path]] = []
+    try:
+        for source, target in steps:
+            os.replace(source, target)
+            done.append((source, target))
+    except OSError:
+        for source, target in reversed(done):
+            os.replace(target, source)
+        aside.rmdir()
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

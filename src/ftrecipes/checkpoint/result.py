@@ -9,9 +9,23 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ftrecipes.checkpoint.adapter import save_adapter, verify_adapter
 from ftrecipes.checkpoint.card import model_card
 from ftrecipes.checkpoint.full import save_full, verify_full
-from ftrecipes.checkpoint.publish import publish
+from ftrecipes.checkpoint.publish import publish, rehearse
+from ftrecipes.config.run_files import CARD
 from ftrecipes.config.schema import RunConfig
 from ftrecipes.runtime import log
+
+
+def rehearse_saving(
+    config: RunConfig, model: PreTrainedModel | PeftModel, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """Raise CheckpointError before training when the result could not be saved after it."""
+    if config.train.save_model:
+        saved = [p for p in model.parameters() if p.requires_grad or not _is_adapter(model)]
+        rehearse(
+            _folder(config),
+            lambda folder: tokenizer.save_pretrained(str(folder)),
+            needed_bytes=sum(parameter.nbytes for parameter in saved),
+        )
 
 
 def save_result(
@@ -31,7 +45,7 @@ def save_result(
     if not config.train.save_model:
         log.info("--save_model False: no weights are written")
         return
-    is_adapter = isinstance(model, PeftModel)
+    is_adapter = _is_adapter(model)
 
     def write(staging: Path) -> None:
         if is_adapter:
@@ -40,11 +54,18 @@ def save_result(
             save_full(model, staging)
         tokenizer.save_pretrained(str(staging))
         card = model_card(config, base=base_name, state=state)
-        (staging / "README.md").write_text(card, encoding="utf-8")
+        (staging / CARD).write_text(card, encoding="utf-8", errors="backslashreplace")
 
     def verify(staging: Path) -> None:
         (verify_adapter if is_adapter else verify_full)(model, staging)
 
-    folder = Path(config.train.output_dir).expanduser()
-    publish(folder, write, verify)
-    log.info(f"saved to {folder}; read back, and equal to what was trained")
+    publish(_folder(config), write, verify)
+    log.info(f"saved to {_folder(config)}; read back, and equal to what was trained")
+
+
+def _is_adapter(model: PreTrainedModel | PeftModel) -> bool:
+    return isinstance(model, PeftModel)
+
+
+def _folder(config: RunConfig) -> Path:
+    return Path(config.train.output_dir).expanduser()

@@ -4,6 +4,7 @@ os.path and not pathlib asks whether something exists: a name too long, or a fol
 looked into, is then simply absent.
 """
 
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -11,19 +12,13 @@ from pathlib import Path
 
 from ftrecipes.config.faults import Fault, shown
 from ftrecipes.config.names import close
+from ftrecipes.config.run_files import RUN_RECORD, TRAINED, WRITTEN
 from ftrecipes.config.schema import GenerateConfig, RunConfig
 
 CUSTOM = "custom_dataset"
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 DATA_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 MODEL_FILES = ("adapter_config.json", "config.json")
-WEIGHTS = (
-    "adapter_model*.safetensors",
-    "adapter_model.bin",
-    "model*.safetensors",
-    "pytorch_model*.bin",
-)
-RESULTS = (*WEIGHTS, "metrics.jsonl", "checkpoint-*")
 
 
 def check_paths(config: RunConfig | GenerateConfig) -> list[Fault]:
@@ -129,19 +124,51 @@ def _output(config: RunConfig) -> Iterator[Fault]:
     elif not os.access(parent, os.W_OK | os.X_OK):
         do = "choose another folder"
         yield Fault(f"{label}: {parent} can not be written to", do=do, flags=flags)
-    elif _same(value, config.train.model_name):
-        do = "choose another folder"
-        what = f"{label}: this is the folder of --model_name"
-        yield Fault(what, do=do, flags=(*flags, "model_name"))
-    elif parent == folder and not config.train.overwrite_output_dir:
-        found = sorted({path.name for name in RESULTS for path in folder.glob(name) if _full(path)})
-        if found:
-            yield Fault(
-                f"{label}: holds an earlier result",
-                got=", ".join(found[:5]),
-                do="choose another folder, or replace it with --overwrite_output_dir",
-                flags=(*flags, "overwrite_output_dir"),
-            )
+    else:
+        yield from _in_the_way(config, folder)
+
+
+def _in_the_way(config: RunConfig, folder: Path) -> Iterator[Fault]:
+    """What a run would replace in its output folder: the input of this run, or something older."""
+    train, label = config.train, f"--output_dir {config.train.output_dir}"
+    for name, value in (("model_name", train.model_name), ("tokenizer_name", train.tokenizer_name)):
+        if value and _same(train.output_dir, value):
+            what = f"{label}: this is the folder of --{name}"
+            yield Fault(what, do="choose another folder", flags=("output_dir", name))
+    inputs = {"dataset": train.dataset, "data.val_file": config.data.val_file}
+    for name, value in inputs.items():
+        if value and _same(str(Path(value).parent), train.output_dir) and _is_written(value):
+            what = f"{label}: the run would replace {value}, which is --{name}"
+            yield Fault(what, do="choose another folder", flags=("output_dir", name))
+    if train.overwrite_output_dir or not os.path.isdir(folder):
+        return
+    what, found = "holds an earlier result", _names(folder, TRAINED)
+    if not found and not _is_run_folder(folder):
+        what, found = "holds files that the run would replace", _names(folder, WRITTEN)
+    if found:
+        yield Fault(
+            f"{label}: {what}",
+            got=", ".join(found[:5]) + (f" and {len(found) - 5} more" if found[5:] else ""),
+            do="choose another folder, or replace them with --overwrite_output_dir",
+            flags=("output_dir", "overwrite_output_dir"),
+        )
+
+
+def _names(folder: Path, patterns: tuple[str, ...]) -> list[str]:
+    return sorted({path.name for name in patterns for path in folder.glob(name) if _full(path)})
+
+
+def _is_written(path: str) -> bool:
+    return any(Path(path).match(name) for name in WRITTEN)
+
+
+def _is_run_folder(folder: Path) -> bool:
+    """Whether run.json there is one that a run of ours wrote."""
+    try:
+        content = json.loads((folder / RUN_RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and "ftrecipes" in content.get("versions", {})
 
 
 def _same(folder: str, other: str) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 from torch import nn
 
 from ftrecipes.config.precision import Precision
-from ftrecipes.config.schema import RunConfig
+from ftrecipes.config.schema import RunConfig, TrainConfig
 from ftrecipes.data.loader import Loader
 from ftrecipes.data.rows import TokenRows
 from ftrecipes.optim.optimizer import build_optimizer
@@ -20,6 +20,8 @@ from ftrecipes.train.probe import choose_route
 from ftrecipes.train.state import TrainState
 from ftrecipes.train.step import BatchLoss, autocast, build_updater
 
+FEW_STEPS = 8
+
 
 @contextmanager
 def open_training(
@@ -28,14 +30,15 @@ def open_training(
     rows: TokenRows,
     val_rows: TokenRows | None,
     *,
+    metrics: Path,
     precision: Precision,
     world: World,
     state: TrainState,
 ) -> Iterator[Training]:
     """Route, batches, schedule, optimizer and recorder of a run over `rows`.
 
-    metrics.jsonl and the progress are open inside. Raises DataError and ModelError when there is
-    nothing to train on or nothing to train.
+    `metrics` (metrics.jsonl) and the progress are open inside. Raises DataError and ModelError when
+    there is nothing to train on or nothing to train.
     """
     train, device = config.train, world.device
     with autocast(precision, device):
@@ -50,7 +53,7 @@ def open_training(
         val_loader = _loader(config, val_rows, world, train.val_batch_size)
     schedule = build_schedule(train, epoch_steps)
     optimizer = build_optimizer(model.named_parameters(), train)
-    metrics = Path(train.output_dir).expanduser() / "metrics.jsonl"
+    _warn_of_few_steps(train, len(rows), epoch_steps)
     with Recorder(
         metrics, rank=world.rank, device=device, total_steps=schedule.total_steps
     ) as recorder:
@@ -64,6 +67,17 @@ def open_training(
             val_loader=val_loader,
             recorder=recorder,
             state=state,
+        )
+
+
+def _warn_of_few_steps(train: TrainConfig, num_rows: int, epoch_steps: tuple[int, ...]) -> None:
+    """Packing fills micro-batches up, so that a small data set makes very few steps."""
+    if train.batching_strategy == "packing" and num_rows >= FEW_STEPS > epoch_steps[0]:
+        room = train.batch_size_training * train.context_length
+        log.warning(
+            f"an epoch of {num_rows} rows is {epoch_steps[0]} steps, because a micro-batch takes "
+            f"up to {room} positions. For more and smaller steps use --batching_strategy padding, "
+            "or lower --batch_size_training or --context_length"
         )
 
 

@@ -1,0 +1,35 @@
+"""The names of what a run writes, for the checks before it and for the publishing after it."""
+
+WEIGHTS = (
+    "adapter_model*.safetensors",
+    "adapter_model.bin",
+    "model*.safetensors",
+    "pytorch_model*.bin",
+)
+# What a loader picks up; of an earlier run, what the new one does not replace has to go.
+RESULT = (
+    *WEIGHTS,
+    "adapter_config.json",
+    "model.safetensors.index.json",
+    "pytorch_model.bin.index.json",
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "vocab.json",
+    "merges.txt",
+)
+RUN_RECORD = "run.json"
+RECORD = (RUN_RECORD, "run.yaml", "metrics.jsonl", "error.txt")
+CARD = "README.md"
+STAGING = ".saving."  # and some letters: a result before it is published
+LIVE = ".running"  # the record of a run that will replace an earlier result
+ASIDE = ".earlier"  # an earlier result while the new one moves in
+LOCK = ".lock"
+# What says that a run of ours got somewhere; without it a folder of ours may be used again.
+TRAINED = (*WEIGHTS, "metrics.jsonl", "checkpoint-*", f"{STAGING}*")
+WRITTEN = (*RESULT, *RECORD, CARD, f"{STAGING}*", LIVE, ASIDE)

@@ -1,0 +1,37 @@
+"""What may stand in the output folder when a run starts."""
+
+from pathlib import Path
+
+from ftrecipes.config.parse import parse_words
+from tests.config.faults import faults_of
+
+
+def test_earlier_result_may_be_replaced_and_an_empty_one_is_none(needed):
+    Path("out").mkdir()
+    Path("out/run.json").write_text('{"versions": {"ftrecipes": "0"}}')
+    Path("out/run.yaml").write_text("lr: 1")
+    Path("out/metrics.jsonl").touch()  # a run that failed before its first step
+    parse_words(needed)
+    Path("out/model.safetensors").write_text("x")
+    assert parse_words([*needed, "--overwrite_output_dir"]).config.train.overwrite_output_dir
+
+
+def test_a_folder_with_files_of_somebody_else_is_not_ours_to_write_into(needed):
+    Path("out").mkdir()
+    Path("out/README.md").write_text("mine")
+    Path("out/run.yaml").write_text("lr: 1")
+    Path("out/notes.txt").write_text("mine")
+    (fault,) = faults_of(lambda: parse_words(needed))
+    assert "holds files that the run would replace" in fault
+    assert "README.md, run.yaml" in fault
+    assert "notes.txt" not in fault
+    parse_words([*needed, "--overwrite_output_dir"])
+
+
+def test_the_run_never_replaces_its_own_input(needed):
+    Path("out").mkdir()
+    Path("out/run.json").write_text('[{"instruction": "a", "output": "b"}]')
+    words = [*needed[:2], "--dataset", "out/run.json", "--output_dir", "out"]
+    words += ["--overwrite_output_dir"]
+    (fault,) = faults_of(lambda: parse_words(words))
+    assert "would replace out/run.json, which is --dataset" in fault
