@@ -101,6 +101,11 @@ BAD_VALUES = [
     ("lora.rank_pattern", "q_proj:8", "a JSON object"),
     ("lora.rank_pattern", '{"q_proj": 1.5}', "a JSON object"),
     ("lora.rank_pattern", "[8]", "a JSON object"),
+    ("lora.rank_pattern", "[" * 100_000, "a JSON object"),
+    ("lora.rank_pattern", '{"q_proj": 8, "q_proj": 4}', "q_proj is given twice"),
+    ("num_epochs", "9" * 5000, "a whole number"),
+    ("output_dir", "a\0b", "zero byte"),
+    ("model_name", "m\ud800", "UTF-8"),
 ]
 
 

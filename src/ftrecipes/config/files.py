@@ -8,19 +8,29 @@ from ftrecipes.config.errors import ConfigError
 from ftrecipes.config.faults import Fault
 
 
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """SafeLoader that refuses a key given twice, where PyYAML keeps the last one in silence."""
+class _Loader(yaml.SafeLoader):
+    """SafeLoader that keeps numbers and dates as they are written, and refuses a key given twice.
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+    The type of the field reads the text, as on a command line: by YAML 1.1 itself 010 is 8 and 1:30
+    is 90. Of two equal keys PyYAML keeps the last one in silence.
+    """
+
+    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+        # Here and not where the mapping is made: by then the keys of `<<` may be among its own.
+        node = super().compose_mapping_node(anchor)
         seen = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    problem=f"the key {key} is given twice", problem_mark=key_node.start_mark
-                )
-            seen.add(key)
-        return super().construct_mapping(node, deep)
+        for key, _ in node.value:
+            is_text = isinstance(key, yaml.ScalarNode)
+            if is_text and key.value not in seen:
+                seen.add(key.value)
+                continue
+            what = f"the key {key.value} is given twice" if is_text else "a key must be a text"
+            raise yaml.composer.ComposerError(problem=what, problem_mark=key.start_mark)
+        return node
+
+
+for _kind in ("int", "float", "timestamp"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", yaml.SafeLoader.construct_yaml_str)
 
 
 def read_settings(path: str) -> dict[str, Any]:
@@ -28,10 +38,11 @@ def read_settings(path: str) -> dict[str, Any]:
     what = f"--config {path}: can not be used"
     try:
         with open(path, encoding="utf-8-sig") as file:
-            content = yaml.load(file, Loader=_UniqueKeyLoader)
+            content = yaml.load(file, Loader=_Loader)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(Fault(what, got=str(error), expected="a YAML file").text) from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
+        # ValueError and OverflowError: "\Uffffffff"; RecursionError: [[[[...
         got = " ".join(str(error).split())
         raise ConfigError(Fault(what, got=got, expected="valid YAML").text) from error
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):

@@ -26,7 +26,7 @@ def read_value(value: object, kind: Any) -> Any:
     """`value` as the type `kind` of a field. Raises ValueError with a hint, or without a message.
 
     Nothing is guessed: an integer field refuses 1.5, a number must be finite, and a text field
-    takes no YAML number, whose spelling is lost.
+    takes no number, whose spelling is lost.
     """
     inner, optional = _unwrap(kind)
     if optional and (value is None or _word(value) in NONE_WORDS):
@@ -104,7 +104,18 @@ def _read_text(value: object) -> str:
         raise ValueError("in YAML and Python, put the value in quotes")
     if value == "True":
         raise ValueError
+    check_text(value)
     return value
+
+
+def check_text(text: str) -> None:
+    """Raise ValueError for what can be no name of a file, or can not be written to one."""
+    if "\0" in text:
+        raise ValueError("take the zero byte out")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("write it in valid UTF-8") from None
 
 
 def _read_choice(value: object, choices: tuple[str, ...]) -> str:
@@ -126,7 +137,7 @@ def _items(value: object) -> list:
     if re.fullmatch(r"\[.*\]", text, re.DOTALL):
         try:
             return json.loads(text)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             text = text[1:-1]
     if not text or text.lower() in NONE_WORDS:
         return []
@@ -139,9 +150,18 @@ def _items(value: object) -> list:
 def _read_mapping(value: object, kind: Any) -> dict:
     if isinstance(value, str):
         try:
-            value = json.loads(value)
-        except json.JSONDecodeError:
+            value = json.loads(value, object_pairs_hook=_unique)
+        except (json.JSONDecodeError, RecursionError):
             raise ValueError from None
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise ValueError
-    return {key: read_value(item, kind) for key, item in value.items()}
+    return {read_value(key, str): read_value(item, kind) for key, item in value.items()}
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object with these pairs; json would keep the last of two equal keys in silence."""
+    keys = [key for key, _ in pairs]
+    twice = next((key for key in keys if keys.count(key) > 1), None)
+    if twice is not None:
+        raise ValueError(f"{twice} is given twice: keep one")
+    return dict(pairs)
