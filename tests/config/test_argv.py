@@ -45,6 +45,7 @@ def test_split_agrees_with_fire(words):
         (["--lr", "1", "stray", "words"], ["stray words after --lr 1: belongs to no flag"]),
         ([" --lr", "1"], ["a space stands before the dashes: write --lr"]),
         (["\u2013lr", "1"], ["replaced by a long one: write --lr"]),
+        (["\u2013-lr", "1"], ["replaced by a long one: write --lr"]),
         (["--noeval"], ["--noeval: no value follows", "--run_validation false"]),
         (["--no_peft"], ["--no_peft: no value follows", "--use_peft false"]),
         (["-lr", "1"], ["-lr: not a flag", "write --lr"]),

@@ -59,6 +59,8 @@ def test_custom_data_set_faults(words, expected, needed):
         ("--val_batch_size 0", "1 or more"),
         ("--gradient_accumulation_steps 0", "1 or more"),
         ("--num_epochs 0", "1 or more"),
+        ("--num_epochs 10000000000", "100000 or less"),
+        ("--context_length 100000000000000000000", "1000000000 or less"),
         ("--context_length 1", "2 or more"),
         ("--seed -1", "0 or more"),
         ("--seed 4294967296", "less than 4294967296"),
@@ -87,6 +89,9 @@ def test_custom_data_set_faults(words, expected, needed):
         ("--data.shuffle plain", "for --batching_strategy padding"),
         ("--data.train_split a --data.val_split b", "train.jsonl has no splits"),
         ("--custom_dataset.language de", "needs --dataset custom_dataset"),
+        ("--use_peft --lora.target_modules (", "target_modules: no name and no regular expression"),
+        ("--use_peft --lora.exclude_modules *x", "--lora.exclude_modules: no name and no regular"),
+        ('--use_peft --lora.rank_pattern {"[":8}', "--lora.rank_pattern: no name and no regular"),
         ("--pure_bf16 --use_fp16", "--pure_bf16 true and --use_fp16 true contradict"),
         ("--pure_bf16 --dtype float32", "contradict"),
         ("--pure_bf16 --mixed_precision true", "contradict"),
@@ -111,6 +116,12 @@ def test_ranges_and_combinations(words, expected, needed):
     faults = faults_of(lambda: parse_words([*needed, *words.split()]))
     assert expected in "\n".join(faults)
     assert len(faults) == 1 or "--custom_dataset.file" in words
+
+
+def test_all_bad_patterns_are_told_together(needed):
+    words = "--use_peft --lora.target_modules (,q_proj,[ --lora.modules_to_save )"
+    faults = faults_of(lambda: parse_words([*needed, *words.split()]))
+    assert [fault.splitlines()[1].strip() for fault in faults] == ["got: (", "got: [", "got: )"]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +150,7 @@ def test_combinations_that_are_allowed(words, needed):
         ("--dataset no/such/file.csv", "there is no folder"),
         ("--dataset ./", "name one file: train.jsonl"),
         ("--dataset notes.txt", "got: .txt"),
-        ("--dataset samsum_dataset", "not yet in this version"),
+        ("--dataset samsum_dataset", "do: shape such rows with a function of your own"),
         ("--dataset alpaca_dataset", "not yet in this version"),
         ("--dataset train.jsonl --data.val_file val.jsonl", "--data.val_file val.jsonl"),
         ("--dataset base", "folders are not yet read"),
@@ -174,15 +185,6 @@ def test_names_too_long_for_a_file_are_no_crash(needed):
     assert ": does not exist" in fault
 
 
-def test_earlier_result_may_be_replaced_and_an_empty_one_is_none(needed):
-    Path("out").mkdir()
-    Path("out/run.yaml").write_text("lr: 1")
-    Path("out/metrics.jsonl").touch()  # a run that failed before its first step
-    parse_words(needed)
-    Path("out/model.safetensors").write_text("x")
-    assert parse_words([*needed, "--overwrite_output_dir"]).config.train.overwrite_output_dir
-
-
 def test_a_folder_that_can_not_be_written_to(needed, monkeypatch):
     # the tests may run as root, whom no mode of a folder stops
     monkeypatch.setattr("ftrecipes.config.check_paths.os.access", lambda path, mode: False)
@@ -191,6 +193,17 @@ def test_a_folder_that_can_not_be_written_to(needed, monkeypatch):
 
 
 # --- generate
+@pytest.mark.parametrize(("path", "folder"), [("out/run.yaml", "out"), ("run.yaml", ".")])
+def test_generate_points_from_a_file_of_settings_to_the_folder(path, folder, needed):
+    Path("out").mkdir()
+    for name in ("out/run.yaml", "run.yaml"):
+        Path(name).write_text("lr: 1e-4\nlora: {r: 4}\n")
+    words = ["--config", path, "--prompt", "Hi"]
+    (fault,) = faults_of(lambda: parse_words(words, into=GenerateConfig))
+    assert fault.endswith(f"name the run's folder: --adapter {folder}")
+    assert "\n" not in fault
+
+
 def test_generate_has_the_same_strictness(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     faults = faults_of(

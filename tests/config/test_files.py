@@ -50,12 +50,24 @@ def test_flags_win_over_the_file_and_origins_tell(needed):
         ),
         ("nonsense: 1\n", ["run.yaml: nonsense: no such flag"]),
         ("train: {lr: 1}\n", ["run.yaml: train: no such flag"]),
-        ("config: other.yaml\n", ["run.yaml: config: no such flag"]),
+        ("config: other.yaml\n", ["run.yaml: config: no such flag", "do: --help lists all"]),
+        ("load_in_4bit: true\n", ["did you mean run.yaml: quantization: 4bit?"]),
         ("lr: 1\nlr: 2\n", ["--config run.yaml: can not be used", "lr is given twice"]),
         ("lora: {r: 1, r: 2}\n", ["the key r is given twice"]),
         ("- lr\n", ["got: list", "a mapping of flags"]),
         ("", ["got: nothing", "a mapping of flags"]),
-        ("1: 2\n", ["a key that is not a text"]),
+        ("true: 2\n", ["a key that is not a text"]),
+        ("? [lr]\n: 1\n", ["a key must be a text"]),
+        ("? {lr: 1}\n: 1\n", ["a key must be a text"]),
+        ("lora: {? [r] : 1}\n", ["a key must be a text"]),
+        ("max_train_step: 1:30\n", ["max_train_step: bad value", "got: 1:30"]),
+        ("seed: 0x10\n", ["seed: bad value", "got: 0x10"]),
+        (f"seed: {'9' * 5000}\n", ["seed: bad value", "a whole number"]),
+        ("[" * 3000, ["--config run.yaml: can not be used", "expected: valid YAML"]),
+        ('output_dir: "\\UFFFFFFFF"\n', ["--config run.yaml: can not be used"]),
+        ('output_dir: "a\\0b"\n', ["output_dir: bad value", "zero byte"]),
+        ('output_dir: "a\\ud800"\n', ["output_dir: bad value", "UTF-8"]),
+        ('custom_dataset: {x: "a\\0"}\n', ["custom_dataset.x: bad value"]),
         ("lr: [\n", ["expected: valid YAML"]),
         ("lora: {r: 4}\n", ["would have no effect", "without --use_peft", "(see run.yaml)"]),
         ("lr: -1\n", ["--lr: out of range (see run.yaml)\n  got: -1"]),
@@ -65,6 +77,29 @@ def test_file_faults_name_the_file(text, expected, needed):
     Path("run.yaml").write_text(text)
     faults = faults_of(lambda: parse_words([*needed, "--config", "run.yaml"]))
     assert all(part in "\n".join(faults) for part in expected), faults
+
+
+def test_numbers_are_read_as_they_are_written(needed):
+    """YAML 1.1 alone would make 8 of 010, and lose the spelling of names that look like numbers."""
+    Path("run.yaml").write_text(
+        "seed: 010\nmax_train_step: 1_000\nlr: 1e-3\noutput_dir: 2024-01-05\n"
+        "custom_dataset: {file: rows.py, limit: 010, data_path: 1.50}\n"
+        "dataset: custom_dataset\nmodel_name: owner/model\n"
+    )
+    Path("rows.py").touch()
+    config = parse({"config": "run.yaml"}).config
+    assert (config.train.seed, config.train.max_train_step, config.train.lr) == (10, 1000, 1e-3)
+    assert config.train.output_dir == "2024-01-05"
+    assert config.custom_dataset.options == {"limit": "010"}
+    assert config.custom_dataset.data_path == "1.50"
+
+
+def test_merged_mappings_are_read(needed):
+    Path("run.yaml").write_text(
+        "lora: &usual {r: 4, lora_alpha: 8}\nuse_peft: true\nlora_config: {<<: *usual, r: 4}\n"
+    )
+    config = parse_words([*needed, "--config", "run.yaml"]).config
+    assert (config.lora.r, config.lora.lora_alpha) == (4, 8.0)
 
 
 @pytest.mark.parametrize("path", ["none.yaml", "folder", "latin.yaml"])

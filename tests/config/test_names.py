@@ -6,8 +6,9 @@ import pytest
 
 from ftrecipes.config.flags import flags_of
 from ftrecipes.config.later import LATER_FLAGS, LATER_SECTIONS
-from ftrecipes.config.names import MEANINGS
-from ftrecipes.config.parse import parse_words
+from ftrecipes.config.legacy import FATES
+from ftrecipes.config.meanings import MEANINGS, SETTLED
+from ftrecipes.config.parse import check_argv, parse_words
 from ftrecipes.config.schema import GenerateConfig, RunConfig
 from tests.config.faults import faults_of
 
@@ -46,14 +47,16 @@ from tests.config.faults import faults_of
         ("ouput_dir", "output_dir"),
         ("gradient_acumulation_steps", "gradient_accumulation_steps"),
         ("quantisation", "quantization"),
-        ("load_in_4bit", "quantization"),
+        ("load_in_4bit", "quantization 4bit"),
+        ("load_in_8bit", "quantization 8bit"),
+        ("adapter", "use_peft"),
+        ("eval_strategy", "eval_every_steps"),
+        ("lora_target_linear", "lora.target_modules all-linear"),
         ("quant_config.quant_type", "quantization.quant_type"),
         ("bnb_4bit_quant_type", "quantization.quant_type"),
         ("lr_scheduler_type", "scheduler"),
         ("warmup", "warmup_steps"),
-        ("enable_fspd", "enable_fsdp"),
-        ("gradient_checkpointing", "activation_checkpointing"),
-        ("report_to", "tracking"),
+        ("confg", "config"),
         ("test_split", "custom_dataset.test_split"),
     ],
 )
@@ -63,16 +66,69 @@ def test_unknown_flags_name_the_one_that_was_meant(name, meant, needed):
     assert fault.startswith(f"--{name.replace('-', '_')}: no such flag\n  got: 1")
 
 
-def test_words_of_other_tools_point_to_flags_that_exist():
-    known = {*flags_of(RunConfig), *flags_of(GenerateConfig), *LATER_FLAGS, *LATER_SECTIONS}
-    assert set(MEANINGS) - known == {"quantization"}  # a shorthand
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("gradient_checkpointing", "recomputing activations"),
+        ("save_steps", "checkpoints during training"),
+        ("save_strategy", "checkpoints during training"),
+        ("report_to", "wandb"),
+        ("resume_from_checkpoint", "going on from a checkpoint"),
+        ("val_set_size", "cutting a validation part off"),
+        ("torch_compile", "compiled blocks"),
+    ],
+)
+def test_another_tools_word_for_what_is_not_yet_there_says_so(name, why, needed):
+    (fault,) = faults_of(lambda: parse_words([*needed, f"--{name}", "1"]))
+    assert fault.startswith(f"--{name}: not yet in this version: {why}")
+    assert "did you mean" not in fault
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("logging_steps", "every step is in metrics.jsonl"),
+        ("flash_attention", "chosen by a probe"),
+        ("attn_implementation", "chosen by a probe"),
+        ("deepspeed", "FSDP is not yet in this version"),
+        ("dataloader_num_workers", "rows are tokenised before training starts"),
+        ("one_gpus", "it had no effect"),
+        ("load_in_4bit=false", ""),
+    ],
+)
+def test_what_needs_no_flag_is_to_be_left_out(name, why, needed):
+    (fault,) = faults_of(lambda: parse_words([*needed, f"--{name}"]))
+    assert fault.startswith(f"--{name.partition('=')[0]}: no such flag")
+    assert "do: leave it out" in fault
+    assert why in fault
+    assert "did you mean" not in fault
+
+
+def test_a_misspelt_name_of_what_is_not_yet_there_says_so(needed):
+    (fault,) = faults_of(lambda: parse_words([*needed, "--enable_fspd"]))
+    assert "--enable_fsdp is meant? It is not yet in this version: training on several" in fault
+
+
+def test_words_of_other_tools_point_to_names_that_exist():
+    known = {*flags_of(RunConfig), *flags_of(GenerateConfig), *LATER_FLAGS, *LATER_SECTIONS, *FATES}
+    assert {flag.partition(" ")[0] for flag in MEANINGS} <= known
     assert len(MEANINGS) > 30
-    assert set(flags_of(RunConfig)).isdisjoint(" ".join(MEANINGS.values()).split())
+    words = " ".join([*MEANINGS.values(), *SETTLED.values()]).split()
+    assert set(flags_of(RunConfig)).isdisjoint(words)
 
 
-def test_a_far_fetched_name_still_gets_the_nearest(needed):
+@pytest.mark.parametrize("name", [*MEANINGS.values(), *SETTLED.values(), *LATER_FLAGS, *FATES])
+def test_no_hint_names_what_is_refused_itself(name, needed):
+    """For each word of another tool, and for each name of ours with a slip in it."""
+    for word in (name.split()[0], name.split()[0] + "s"):
+        faults = check_argv([*needed, "--use_peft", f"--{word}", "1", "stray"])
+        for hint in re.findall(r"did you mean --([\w.]+)", "\n".join(faults)):
+            assert hint in {*flags_of(RunConfig), "quantization"}
+
+
+def test_a_far_fetched_name_gets_no_neighbour(needed):
     (fault,) = faults_of(lambda: parse_words([*needed, "--nonsense", "1"]))
-    assert re.search(r"--help lists all; the nearest name is --\w", fault)
+    assert fault.splitlines()[-1] == "  do: --help lists all"
 
 
 def test_three_dotted_parts_are_one_clear_fault(needed):

@@ -1,5 +1,6 @@
 """--help and the generated pages, against the schema."""
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from ftrecipes.config import docs
 from ftrecipes.config.flags import flags_of
 from ftrecipes.config.help import field_doc, help_text, section_doc
 from ftrecipes.config.legacy import FATES
+from ftrecipes.config.parse import parse_words
 from ftrecipes.config.schema import GenerateConfig, RunConfig
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -24,6 +26,32 @@ def test_help_has_every_flag_with_its_meaning(command):
         assert f"\n  --{name} " in text
         assert field_doc(config_class, flag) in words
     assert len(flags_of(RunConfig)) > 50
+
+
+def test_help_begins_with_commands_to_copy():
+    assert len(commands_of("finetune")) == 2
+    assert "--config FILE" in help_text("config")
+    assert "--config" not in help_text("generate")
+
+
+@pytest.mark.parametrize("command", ["finetune", "config", "generate"])
+def test_the_commands_at_the_head_of_a_help_are_right(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("out").mkdir()
+    for name in ("train.jsonl", "out/adapter_config.json"):
+        Path(name).write_text("{}")
+    Path("out/run.yaml").write_text("model_name: m\ndataset: o/d\noutput_dir: other\n")
+    into = GenerateConfig if command == "generate" else RunConfig
+    for line in commands_of(command):
+        words = shlex.split(line)
+        assert words[:2] == ["ftrecipes", command]
+        parse_words(words[2:], into=into, writes=False)
+
+
+def commands_of(command: str) -> list[str]:
+    """The commands above the flags of a help, without the line of usage."""
+    head = help_text(command).partition("\n  --help")[0].replace("\\\n", " ")
+    return [line for line in head.splitlines() if line.startswith("    ftrecipes ")]
 
 
 def test_every_field_and_section_has_a_doc_literal():

@@ -6,6 +6,7 @@ import sys
 from typing import NoReturn
 
 from ftrecipes import __version__
+from ftrecipes.commands.screen import open_streams, show
 
 COMMANDS = {
     "finetune": "fine-tune a model (what recipes/finetuning.py runs)",
@@ -16,12 +17,13 @@ COMMANDS = {
 
 def main(argv: list[str] | None = None) -> NoReturn:
     """Run the command named by the first word of `argv` (default: the process's own words)."""
+    open_streams()
     words = sys.argv[1:] if argv is None else argv
     if not words or words[0] in ("-h", "--help"):
-        sys.stdout.write(usage())
+        show(usage())
         sys.exit(0)
     if words[0] == "--version":
-        sys.stdout.write(f"ftrecipes {__version__}\n")
+        show(f"ftrecipes {__version__}\n")
         sys.exit(0)
     if words[0] not in COMMANDS:
         near = difflib.get_close_matches(words[0], COMMANDS, n=1)

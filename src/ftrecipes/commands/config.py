@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 import yaml
 
 from ftrecipes.commands.exits import end
+from ftrecipes.commands.screen import show
 from ftrecipes.config.flags import flags_of
 from ftrecipes.config.help import help_text
 from ftrecipes.config.parse import Parsed, parse_words, to_mapping
@@ -19,15 +20,15 @@ def main(argv: list[str] | None = None) -> NoReturn:
     """Print the settings as YAML that `--config` reads again; exit code 2 when they have faults."""
     words = sys.argv[1:] if argv is None else argv
     if "--help" in words or "-h" in words:
-        sys.stdout.write(help_text("config"))
+        show(help_text("config"))
         sys.exit(0)
-    end(lambda: _show(parse_words(words)))
+    end(lambda: _show(parse_words(words, writes=False)))
 
 
 def _show(parsed: Parsed) -> None:
     for warning in parsed.warnings:
         sys.stderr.write(f"warning: {warning}\n")
-    sys.stdout.write("\n".join(settings_yaml(parsed.config)) + "\n")
+    show("\n".join(settings_yaml(parsed.config)) + "\n")
 
 
 def settings_yaml(config: RunConfig) -> Iterator[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from ftrecipes.commands.exits import end
+from ftrecipes.commands.screen import show
 from ftrecipes.config.errors import ConfigError
 from ftrecipes.config.help import help_text
 from ftrecipes.config.parse import parse_words
@@ -23,7 +24,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
     """Print the answers for the flags in `argv` and leave with an exit code."""
     words = sys.argv[1:] if argv is None else argv
     if "--help" in words or "-h" in words:
-        sys.stdout.write(help_text("generate"))
+        show(help_text("generate"))
         sys.exit(0)
     end(lambda: _generate(words))
 
@@ -34,7 +35,7 @@ def _generate(words: list[str]) -> None:
 
     log.start()
     for title, text in answers(config):
-        sys.stdout.write(f"--- {title}\n{text}\n")
+        show(f"--- {title}\n{text}\n")
 
 
 def answers(config: GenerateConfig) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ftrecipes.config.faults import Fault, shown
-from ftrecipes.config.names import nearest
+from ftrecipes.config.names import alike, meant
 
 BARE = "True"  # what fire gives for a flag without a value
 DASHES = ("\u2012", "\u2013", "\u2014", "\u2212")
@@ -69,8 +69,9 @@ def _add(found: Words, word: str, value: str | None, *, known: Iterable[str]) ->
         found.faults.append(Fault(f"{word}: not a flag", expected="--name", do=f"write {near}"))
     elif given is None and key.startswith("no"):
         what = f"{name}: no value follows, and there are no negations by name"
-        near, likely = nearest(key[2:].lstrip("_"), known)
-        do = f"to turn a flag off write --{near if likely else 'NAME'} false; --help lists all"
+        off = key[2:].lstrip("_")
+        near = meant(off, known) or alike(off, known) or "NAME"
+        do = f"to turn a flag off write --{near} false; --help lists all"
         found.faults.append(Fault(what, do=do))
     elif key in found.flags:
         values = f"{shown(found.flags[key])} and {shown(BARE if given is None else given)}"
@@ -112,7 +113,7 @@ def _stray(argv: Sequence[str], first: int, last: int) -> Fault:
     text = " ".join(argv[first : last + 1])
     word = argv[first].strip()
     if word.startswith(DASHES):
-        hint = f"the dash was replaced by a long one: write --{word.lstrip(''.join(DASHES))}"
+        hint = f"the dash was replaced by a long one: write --{word.lstrip(''.join(DASHES) + '-')}"
     elif word.startswith("-") and word != argv[first]:
         hint = f"a space stands before the dashes: write {word}"
     else:

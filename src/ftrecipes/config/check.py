@@ -1,5 +1,6 @@
 """Ranges and combinations of settings, checked before anything heavy is imported."""
 
+import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
@@ -12,8 +13,8 @@ from ftrecipes.config.schema import GenerateConfig, RunConfig
 
 REQUIRED = {
     "model_name": "a hub id, a folder or a .gguf file",
-    "dataset": "a file, a hub id or custom_dataset (llama-recipes took samsum_dataset, on the hub "
-    "knkarthick/samsum)",
+    "dataset": "a file, a hub id or custom_dataset (samsum_dataset, the default of llama-recipes, "
+    "is not yet in this version)",
     "output_dir": "a folder for the result",
 }
 AT_LEAST = {
@@ -35,21 +36,37 @@ AT_LEAST = {
 }
 ABOVE_ZERO = ("lr", "gamma", "gradient_clipping_threshold", "lora.lora_alpha")
 BELOW = {"lora.lora_dropout": 1, "seed": 2**32}
+MOST = 10**9  # of a whole number that has no bound of its own here
+AT_MOST = {"num_epochs": 10**5}  # each epoch is planned before the first step
+# What PEFT reads as regular expressions: peft/tuners/tuners_utils.py, check_target_module_exists
+PATTERNS = (
+    "target_modules",
+    "exclude_modules",
+    "modules_to_save",
+    "layers_pattern",
+    "rank_pattern",
+    "alpha_pattern",
+)
 
 
-def check(config: RunConfig, broken: Collection[str] = ()) -> list[Fault]:
-    """Faults of a run's settings; those about `broken` flags, which have a fault, are left out."""
+def check(config: RunConfig, broken: Collection[str] = (), *, writes: bool = True) -> list[Fault]:
+    """Faults of a run's settings; those about `broken` flags, which have a fault, are left out.
+
+    With `writes` False nothing will be written, so that an earlier result is in nobody's way.
+    """
     found = [
         *_missing(config, broken),
         *_ranges(config),
         *_adapter(config),
+        *_patterns(config),
         *_quantization(config),
         *_loop(config),
         *_data(config),
         *precision_faults(config),
         *check_paths(config),
     ]
-    kept = [fault for fault in found if set(fault.flags).isdisjoint(broken)]
+    broken = set(broken) | (set() if writes else {"overwrite_output_dir"})
+    kept = [fault for fault in found if broken.isdisjoint(fault.flags)]
     return [replace(fault, what=fault.what + _files(config, fault)) for fault in kept]
 
 
@@ -94,6 +111,8 @@ def _ranges(config: RunConfig | GenerateConfig) -> Iterator[Fault]:
             yield _out_of_range(name, value, "more than 0")
         if name in BELOW and value >= BELOW[name]:
             yield _out_of_range(name, value, f"less than {BELOW[name]}")
+        elif isinstance(value, int) and name not in BELOW and value > AT_MOST.get(name, MOST):
+            yield _out_of_range(name, value, f"{AT_MOST.get(name, MOST)} or less")
 
 
 def _out_of_range(name: str, value: object, expected: str) -> Fault:
@@ -132,6 +151,17 @@ def _adapter(config: RunConfig) -> Iterator[Fault]:
         low = [key for key, value in value_of(config, f"lora.{name}").items() if value <= 0]
         if low:
             yield _out_of_range(f"lora.{name}", ", ".join(low), "more than 0 for each")
+
+
+def _patterns(config: RunConfig) -> Iterator[Fault]:
+    """Names of modules may be regular expressions, and must then be valid ones."""
+    for flag in (f"lora.{name}" for name in PATTERNS):
+        for entry in value_of(config, flag):
+            try:
+                re.compile(entry)
+            except (re.error, OverflowError, RecursionError) as error:
+                what = f"--{flag}: no name and no regular expression"
+                yield Fault(what, got=shown(entry), do=f"correct it: {error}", flags=(flag,))
 
 
 def _quantization(config: RunConfig) -> Iterator[Fault]:
@@ -180,10 +210,9 @@ def _data(config: RunConfig) -> Iterator[Fault]:
     if config.train.batching_strategy != "padding" and asked(config, "data.shuffle"):
         yield _idle(["data.shuffle"], "it is for --batching_strategy padding", "batching_strategy")
     if dataset in LATER_DATASETS:
-        hub_id = LATER_DATASETS[dataset]
         yield Fault(
             f"--dataset {dataset}: named data sets are not yet in this version",
-            do="give a .jsonl file" + (f" (on the hub it is {hub_id})" if hub_id else ""),
+            do=f"shape such rows with a function of your own: --dataset {CUSTOM} (docs/data.md)",
             flags=("dataset",),
         )
 

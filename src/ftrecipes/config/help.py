@@ -18,6 +18,17 @@ USAGE = {
     "config": "ftrecipes config --FLAG VALUE ...   (takes the flags of finetune, trains nothing)",
     "generate": "ftrecipes generate --FLAG VALUE ...",
 }
+EXAMPLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "finetune": (
+            "ftrecipes finetune --model_name HuggingFaceTB/SmolLM2-135M-Instruct \\",
+            "    --dataset train.jsonl --use_peft --quantization 4bit --output_dir out",
+            "ftrecipes finetune --config out/run.yaml --lr 5e-5 --output_dir out2",
+        ),
+        "config": ("ftrecipes config --config out/run.yaml",),
+        "generate": ('ftrecipes generate --adapter out --prompt "What did you learn?"',),
+    }
+)
 CONFIGS: Mapping[str, type] = MappingProxyType(
     {"finetune": RunConfig, "config": RunConfig, "generate": GenerateConfig}
 )
@@ -36,9 +47,10 @@ NOTES = (
 def help_text(command: str) -> str:
     """Help of `command`: every flag by section, with type or choices, default and meaning."""
     config_class = CONFIGS[command]
-    lines = [f"usage: {USAGE[command]}", ""]
+    lines = [f"usage: {USAGE[command]}", "", *(f"    {line}" for line in EXAMPLES[command]), ""]
     lines += _entry("--help, -h", "Print this and do nothing else.")
-    lines += _entry("--config FILE", CONFIG_DOC)
+    if config_class is RunConfig:
+        lines += _entry("--config FILE", CONFIG_DOC)
     section = None
     for name, flag in flags_of(config_class).items():
         if flag.section != section:

@@ -31,12 +31,12 @@ LATER_VALUES = {
     "data.truncation": ("left", "split"),
     "lora.init_lora_weights": ("pissa", "olora", "eva", "corda", "loftq"),
 }
-LATER_DATASETS = {
-    "alpaca_dataset": "tatsu-lab/alpaca",
-    "grammar_dataset": None,
-    "llamaguard_toxicchat_dataset": None,
-    "samsum_dataset": "knkarthick/samsum",
-}
+LATER_DATASETS = (
+    "alpaca_dataset",
+    "grammar_dataset",
+    "llamaguard_toxicchat_dataset",
+    "samsum_dataset",
+)
 
 
 def later_fate(name: str) -> Fate | None:

@@ -68,7 +68,10 @@ _SAME = {
     "use_fp16": ("false", ""),
     "mixed_precision": ("true", "had no effect outside FSDP"),
     "val_batch_size": ("1", "has no influence on the loss"),
-    "dataset": ("samsum_dataset", "required now: a file, a hub id or custom_dataset"),
+    "dataset": (
+        "samsum_dataset",
+        "required now: a file, a hub id or custom_dataset; no named sets yet",
+    ),
     "peft_method": ("lora", "lora so far"),
     "use_peft": ("false", ""),
     "output_dir": ("PATH/to/save/PEFT/model", "required now, for full fine-tuning too"),
@@ -84,7 +87,7 @@ _FREEZING = "freezing the first blocks of a full fine-tuning"
 _PROFILING = "profiling and counting FLOPs"
 _WANDB = "wandb; metrics.jsonl in --output_dir has every number meanwhile"
 _FOLDER = "everything is written to --output_dir"
-_NAMED_SET = "the named data sets; give --dataset a file or a hub id meanwhile"
+_NAMED_SET = "the named data sets; a custom function shapes such rows meanwhile: docs/data.md"
 _LLAMA_ADAPTER = "llama-adapter; use --peft_method lora"
 _TASK = Fate(
     "refused", "CAUSAL_LM", why="only causal language models are trained", neutral="causal_lm"

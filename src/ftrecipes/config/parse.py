@@ -32,10 +32,13 @@ def check_argv(words: Sequence[str], *, into: type = RunConfig) -> list[str]:
     return _parse(found.flags, faults=found.faults, into=into)[1] if found.faults else []
 
 
-def parse_words(words: Sequence[str], *, into: type = RunConfig) -> Parsed:
-    """Parse a command line without fire. Raises ConfigError with every fault."""
+def parse_words(words: Sequence[str], *, into: type = RunConfig, writes: bool = True) -> Parsed:
+    """Parse a command line without fire. Raises ConfigError with every fault.
+
+    `writes` tells whether a run will follow, which an earlier result in `output_dir` forbids.
+    """
     found = argv.split(words, flags_of(into))
-    return _complete(*_parse(found.flags, faults=found.faults, into=into))
+    return _complete(*_parse(found.flags, faults=found.faults, into=into, writes=writes))
 
 
 def parse(
@@ -67,28 +70,49 @@ def _complete(parsed: Parsed, faults: list[str]) -> Parsed:
 
 
 def _parse(
-    flags: Mapping[str, object], *, faults: Sequence[Fault], into: type
+    flags: Mapping[str, object], *, faults: Sequence[Fault], into: type, writes: bool = True
 ) -> tuple[Parsed, list[str]]:
     found = list(faults)
     typed = Source(into)
     typed.take_all({name: value for name, value in flags.items() if name != "config"})
     sources = [typed]
     if "config" in flags:
-        # PyYAML is imported only for a run that reads a file.
-        from ftrecipes.config.files import read_settings
-
         path = os.path.expanduser(str(flags["config"]))
-        sources.insert(0, Source(into, file=path))
-        try:
-            sources[0].take_all(read_settings(path))
-        except ConfigError as error:
-            found += [Fault(text, flags=tuple(flags_of(into))) for text in error.faults]
+        if into is RunConfig:
+            sources.insert(0, _read_file(path))
+        else:
+            found.append(_no_file(path))
     config = _build(into, sources)
     found += [fault for source in sources for fault in source.faults]
     broken = {name for fault in found for name in fault.flags}
-    found += (check if into is RunConfig else check_generate)(config, broken)
+    if into is RunConfig:
+        found += check(config, broken, writes=writes)
+    else:
+        found += check_generate(config, broken)
     warnings = tuple(line for source in sources for line in source.warnings)
     return Parsed(config, warnings), [fault.text for fault in found]
+
+
+def _read_file(path: str) -> Source:
+    # PyYAML is imported only for a run that reads a file.
+    from ftrecipes.config.files import read_settings
+
+    source = Source(RunConfig, file=path)
+    try:
+        source.take_all(read_settings(path))
+    except ConfigError as error:
+        every = tuple(flags_of(RunConfig))
+        source.faults += [Fault(text, flags=every) for text in error.faults]
+    return source
+
+
+def _no_file(path: str) -> Fault:
+    """`generate` finds the settings of a run in its folder."""
+    folder = os.path.dirname(path) or "."
+    what = (
+        f"--config: generate reads no file of settings; name the run's folder: --adapter {folder}"
+    )
+    return Fault(what, flags=("adapter",))
 
 
 def _build(into: type, sources: list[Source]) -> Any:

@@ -10,9 +10,9 @@ from ftrecipes.config.faults import Fault, shown
 from ftrecipes.config.flags import flags_of
 from ftrecipes.config.later import LATER_FLAGS, LATER_SECTIONS, LATER_VALUES, later_fate
 from ftrecipes.config.legacy import FATES, SECTION_ALIASES, Fate, fate_of
-from ftrecipes.config.names import close, nearest
+from ftrecipes.config.names import alike, close, meant, settled
 from ftrecipes.config.schema import RunConfig
-from ftrecipes.config.values import describe, read_value
+from ftrecipes.config.values import FALSE_WORDS, check_text, describe, read_value
 
 PATH_FLAGS = (
     "model_name",
@@ -39,6 +39,7 @@ QUANTIZATION_HINTS = {
     "4": "did you mean 4bit?",
     "8": "did you mean 8bit?",
 }
+REFUSALS = {"later": "not yet in this version", "refused": "refused"}
 OPTIONS = "custom_dataset."
 MISSPELT = 0.8
 
@@ -57,7 +58,7 @@ class Source:
 
     def take_all(self, settings: Mapping[str, object]) -> None:
         """Read every setting; the mapping of a section is read as its dotted flags."""
-        known = _known_names(self.into)
+        known = [*_own_names(self.into), *_planned_names(self.into)]
         sections = {name.partition(".")[0] for name in known if "." in name}
         for key, value in settings.items():
             name = str(key).replace("-", "_")
@@ -88,8 +89,7 @@ class Source:
         if fate.kind == "ignored":
             self.warnings.append(f"{self._label(name)} is ignored: {fate.why}")
         else:
-            refusal = "not yet in this version" if fate.kind == "later" else "refused"
-            self._fault(f"{refusal}: {fate.why}", name, got=value)
+            self._fault(f"{REFUSALS[fate.kind]}: {fate.why}", name, got=value)
 
     def _read(self, canonical: str, name: str, value: object) -> None:
         """Read `value`, given as `name`, for the flag `canonical`."""
@@ -97,7 +97,7 @@ class Source:
             self._read_quantization(name, value)
             return
         if str(value).lower() in LATER_VALUES.get(canonical, ()):
-            self._fault("this value is not yet in this version", name, got=value, flag=canonical)
+            self._fault(f"this value is {REFUSALS['later']}", name, got=value, flag=canonical)
             return
         kind = flags_of(self.into)[canonical].type
         try:
@@ -135,6 +135,10 @@ class Source:
     def _option(self, name: str, value: object) -> None:
         """An option of the custom data set that we do not know: its function does."""
         option = name.removeprefix(OPTIONS)
+        try:
+            check_text(name + str(value))
+        except ValueError as hint:
+            self._fault("bad value", name, got=value, do=str(hint))
         self.options[option] = str(value)
         self.origins[name] = self.file or self._label(name)
         listed = [known.removeprefix(OPTIONS) for known in flags_of(RunConfig) if OPTIONS in known]
@@ -144,19 +148,32 @@ class Source:
             self.warnings.append(f"{what}; if {OPTIONS}{near} was meant, mend it")
 
     def _unknown(self, name: str, value: object) -> None:
-        ours = [*flags_of(self.into), *(SHORTHANDS if self.into is RunConfig else ())]
-        near, likely = nearest(name, ours)
-        if not likely:
-            near, likely = nearest(name, _known_names(self.into))
-        if likely:
-            do = f"did you mean {self._label(near)}?"
-        else:
-            do = f"--help lists all; the nearest name is {self._label(nearest(name, ours)[0])}"
-        flag = near if likely else ""
-        self._fault("no such flag", name, got=value, do=do, flag=SHORTHANDS.get(flag, flag))
+        """A name that means nothing here; what is refused itself is never proposed."""
+        ours, planned = _own_names(self.into), _planned_names(self.into)
+        if not self.file:
+            ours += ["help", *(["config"] if planned else [])]
+        how = settled(name) if planned else None
+        word = None if how else meant(name, [*ours, *planned])
+        near = word or (
+            None if how else alike(name, ours) or close(name, planned, likeness=MISSPELT)
+        )
+        flag, _, fixed = (near or "").partition(" ")
+        fate = None if flag in ours else fate_of(flag) or later_fate(flag)
+        what, do = "no such flag", "--help lists all"
+        if fate and fate.kind == "later":
+            what, do = f"{REFUSALS['later']}: {fate.why}", "leave it out"
+            if not word:
+                what, do = "no such flag", f"{self._label(flag)} is meant? It is {what}"
+        elif how or (fate and not fate.to):
+            do = f"leave it out: {how or fate.why}"
+        elif fixed and str(value).lower() in FALSE_WORDS:
+            do = "leave it out"
+        elif near:
+            do = f"did you mean {self._label(fate.to if fate else near)}?"
+        self._fault(what, name, got=value, do=do, flag=SHORTHANDS.get(flag, flag))
 
     def _label(self, name: str) -> str:
-        return f"{self.file}: {name}" if self.file else f"--{name}"
+        return f"{self.file}: {name.replace(' ', ': ')}" if self.file else f"--{name}"
 
     def _fault(
         self, what: str, name: str, *, got: object, expected: str = "", do: str = "", flag: str = ""
@@ -175,9 +192,11 @@ def _canonical(name: str) -> str:
     return fate.to if fate and fate.to and alias not in flags_of(RunConfig) else alias
 
 
-def _known_names(config_class: type) -> list[str]:
-    """Every name that the parser understands, ours first."""
-    names = [*flags_of(config_class), "config", "help"]
-    if config_class is RunConfig:
-        names += [*SHORTHANDS, *LATER_FLAGS, *LATER_SECTIONS, *FATES]
-    return names
+def _own_names(config_class: type) -> list[str]:
+    """Every name that takes a value now."""
+    return [*flags_of(config_class), *(SHORTHANDS if config_class is RunConfig else ())]
+
+
+def _planned_names(config_class: type) -> list[str]:
+    """Every other name that the parser understands."""
+    return [*LATER_FLAGS, *LATER_SECTIONS, *FATES] if config_class is RunConfig else []

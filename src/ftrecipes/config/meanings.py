@@ -1,0 +1,97 @@
+"""The words that other tools use: for flags of ours, and for what is settled here without a flag.
+
+Other tools: TRL and transformers.TrainingArguments, axolotl, LLaMA-Factory, Lightning.
+"""
+
+# Flag, or flag and value -> other words for it. A flag whose time has not come is one as well.
+MEANINGS = {
+    "activation_checkpointing": "gradient_checkpointing gradient_checkpointing_kwargs "
+    "grad_checkpointing use_gradient_checkpointing gradient_checkpoint",
+    "adapter": "adapter_name_or_path adapter_path lora_path peft_model",
+    "batch_size_training": "batch_size bs train_batch_size micro_batch_size mbs micro_batch "
+    "per_device_batch_size per_device_train_batch_size per_gpu_train_batch_size",
+    "batching_strategy": "packing sample_packing neat_packing group_by_length",
+    "compile": "torch_compile",
+    "context_length": "max_length max_len max_seq_length max_seq_len seq_len seq_length "
+    "sequence_len sequence_length cutoff_len block_size model_max_length max_tokens",
+    "data.columns": "dataset_text_field text_field text_column prompt_column response_column "
+    "field_messages message_property_mappings",
+    "data.format": "dataset_format data_format dataset_type formatting",
+    "data.train_split": "dataset_train_split split",
+    "data.truncation": "truncation truncation_side truncation_mode excess_length_strategy",
+    "data.val_file": "validation_file val_data val_data_path eval_file eval_dataset val_dataset "
+    "test_file data.validation_file data.eval_file test_datasets",
+    "data.val_fraction": "val_set_size val_size validation_size validation_split_percentage "
+    "test_size",
+    "data.val_split": "dataset_test_split eval_split validation_split",
+    "dataset": "data dataset_name dataset_path data_file train_file train_data train_dataset "
+    "data_files data.file data.path datasets",
+    "device": "device_map accelerator",
+    "dtype": "torch_dtype model_dtype precision",
+    "early_stopping_patience": "early_stopping early_stop patience",
+    "eval_every_steps": "eval_steps eval_interval eval_every evaluation_steps val_check_interval "
+    "eval_strategy evaluation_strategy evals_per_epoch eval_freq",
+    "from_peft_checkpoint": "adapter_name_or_path adapter_path lora_model_dir lora_path peft_model",
+    "fsdp": "fsdp_config fsdp_version use_fsdp",
+    "gradient_accumulation_steps": "gradient_accumulation grad_accum grad_accumulation_steps "
+    "accumulation_steps accumulate_grad_batches gas",
+    "gradient_clipping_threshold": "max_grad_norm grad_clip clip_grad_norm gradient_clip_val",
+    "lora.lora_alpha": "alpha lora_scaling",
+    "lora.lora_dropout": "dropout adapter_dropout",
+    "lora.modules_to_save": "additional_target",
+    "lora.r": "rank lora_r lora_rank lora_dim",
+    "lora.target_modules": "lora_target lora_target_modules lora_modules targets",
+    "lora.target_modules all-linear": "lora_target_linear",
+    "lr": "learning_rate learningrate peak_lr max_lr",
+    "max_new_tokens": "max_tokens max_length num_tokens",
+    "max_train_step": "max_steps max_step num_steps train_steps max_iters max_train_steps",
+    "mixed_precision": "bf16 amp",
+    "model_name": "model model_name_or_path model_path base_model model_id "
+    "pretrained_model_name_or_path checkpoint",
+    "num_epochs": "epochs epoch n_epochs num_train_epochs max_epochs",
+    "num_workers_dataloader": "dataloader_num_workers num_workers preprocessing_num_workers "
+    "dataset_num_proc num_proc dataset_processes",
+    "optimizer": "optim optimizer_name",
+    "output_dir": "output out out_dir output_path save_dir save_path",
+    "overwrite_output_dir": "overwrite force",
+    "quantization": "quantize bits quantization_bit",
+    "quantization 4bit": "load_in_4bit use_4bit qlora",
+    "quantization 8bit": "load_in_8bit use_8bit",
+    "quantization.compute_dtype": "bnb_4bit_compute_dtype",
+    "quantization.quant_storage": "bnb_4bit_quant_storage",
+    "quantization.quant_type": "bnb_4bit_quant_type",
+    "quantization.use_double_quant": "double_quant bnb_4bit_use_double_quant double_quantization "
+    "use_bnb_nested_quant",
+    "resume": "resume_from_checkpoint resume_from auto_resume_from_checkpoints",
+    "run_validation": "eval do_eval evaluate validation",
+    "saving": "save_steps save_strategy save_every saves_per_epoch save_interval save_freq "
+    "save_total_limit save_only_model checkpointing_steps load_best_model_at_end "
+    "metric_for_best_model",
+    "scheduler": "lr_scheduler lr_scheduler_type lr_schedule schedule",
+    "seed": "random_seed data_seed manual_seed",
+    "time_limit_minutes": "max_time time_limit",
+    "tokenizer_name": "tokenizer tokenizer_path tokenizer_name_or_path",
+    "tracking": "report_to wandb wandb_project wandb_entity wandb_name wandb_run_name wandb_mode "
+    "run_name tensorboard use_tensorboard mlflow",
+    "use_fp16": "fp16",
+    "use_peft": "peft use_lora lora_enable enable_lora adapter finetuning_type",
+    "val_batch_size": "eval_batch_size per_device_eval_batch_size batch_size_validation",
+    "warmup_steps": "warmup num_warmup_steps warmup_ratio warmup_iters lr_warmup_steps",
+}
+# How it is settled in a run -> words for it.
+SETTLED = {
+    "every step is in metrics.jsonl": "logging_steps logging_strategy logging_first_step "
+    "logging_dir log_interval log_every log_every_n_steps log_freq",
+    "attention is chosen by a probe of the model": "flash_attention flash_attn flash_attention_2 "
+    "use_flash_attention use_flash_attention_2 use_flash_attn attn_implementation sdp_attention "
+    "xformers_attention eager_attention",
+    "DeepSpeed is not used, and FSDP is not yet in this version": "deepspeed deepspeed_config "
+    "zero_stage",
+    "AdamW has betas 0.9 and 0.999 and epsilon 1e-8": "adam_beta1 adam_beta2 adam_epsilon",
+    "the template is the tokenizer's own (docs/data.md)": "template chat_template "
+    "chat_template_path conversation_template",
+    "what is trained is told in docs/data.md": "train_on_inputs train_on_prompt mask_history "
+    "completion_only_loss assistant_only_loss",
+    "nothing is uploaded; the result is in --output_dir": "push_to_hub hub_model_id hub_strategy "
+    "hub_private_repo hub_token",
+}
