@@ -25,7 +25,8 @@ with log.progress(3, unit="row") as bar:
 )
 def test_rank_0_writes_and_the_others_are_quiet(rank, expected):
     environment = {name: value for name, value in os.environ.items() if name != "RANK"}
-    environment |= {"PYTHONPATH": str(SOURCE)} | ({"RANK": rank} if rank else {})
+    environment |= {"PYTHONPATH": str(SOURCE), "WORLD_SIZE": "2"}
+    environment |= {"RANK": rank} if rank else {}
     done = subprocess.run(
         [sys.executable, "-c", CODE], env=environment, capture_output=True, text=True, check=True
     )

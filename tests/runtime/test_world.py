@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from ftrecipes.config.errors import ConfigError
+from ftrecipes.runtime.ranks import is_first
 from ftrecipes.runtime.world import World, start_world
 
 
@@ -52,6 +53,28 @@ def test_a_device_that_is_not_there_is_an_error(machine, accelerator, asked):
     machine(accelerator)
     with pytest.raises(ConfigError, match=f"--device {asked}: this machine has no such device"):
         start_world(asked)
+
+
+@pytest.mark.parametrize(
+    ("variables", "wrong"),
+    [
+        ({"RANK": "abc"}, "RANK"),
+        ({"RANK": "-3"}, "RANK"),
+        ({"RANK": "1"}, "RANK"),
+        ({"RANK": "1", "WORLD_SIZE": "1"}, "RANK"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK"),
+        ({"WORLD_SIZE": ""}, "WORLD_SIZE"),
+        ({"WORLD_SIZE": "0"}, "WORLD_SIZE"),
+        ({"WORLD_SIZE": "1.0"}, "WORLD_SIZE"),
+        ({"WORLD_SIZE": "9" * 5000}, "WORLD_SIZE"),
+        ({"LOCAL_RANK": "x"}, "LOCAL_RANK"),
+    ],
+)
+def test_variables_that_make_no_sense_are_an_error(variables, wrong, machine):
+    machine(**variables)
+    with pytest.raises(ConfigError, match=f"the environment variable {wrong} is wrong"):
+        start_world("cpu")
+    assert is_first()
 
 
 def test_several_processes_are_refused(machine):

@@ -1,7 +1,8 @@
 """How a command ends: what is shown, and the exit code.
 
 0 done; 1 a fault of ours or of a library; 2 flags or configuration file; 3 data; 4 model or
-adapter; 5 saving or reading back; 6 training could not go on; 130 interrupted by the user.
+adapter; 5 saving or reading back; 6 training could not go on; 128 + n stopped by signal n (130:
+Ctrl-C).
 """
 
 import sys
@@ -9,7 +10,9 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
-from ftrecipes.config.errors import RecipeError
+from ftrecipes.config.errors import ConfigError, RecipeError
+from ftrecipes.runtime.ranks import is_first
+from ftrecipes.runtime.signals import Stopped, stops_raised
 
 INTERRUPTED = 130
 
@@ -21,11 +24,17 @@ def end(action: Callable[[], object]) -> NoReturn:
     one. Anything else is shown with its traceback.
     """
     try:
-        action()
+        with stops_raised():
+            action()
     except RecipeError as error:
         notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
-        sys.stderr.write(f"error: {error}{notes}\n")
+        # Every rank finds the same fault of the settings: the first one tells it.
+        if is_first() or not isinstance(error, ConfigError):
+            sys.stderr.write(f"error: {error}{notes}\n")
         sys.exit(error.exit_code)
+    except Stopped as stop:
+        sys.stderr.write(f"{stop}\n")
+        sys.exit(128 + stop.number)
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         sys.exit(INTERRUPTED)

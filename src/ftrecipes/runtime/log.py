@@ -10,6 +10,8 @@ import sys
 import warnings
 from typing import TYPE_CHECKING
 
+from ftrecipes.runtime.ranks import is_first
+
 if TYPE_CHECKING:
     from tqdm import tqdm
 
@@ -34,7 +36,7 @@ def start() -> None:
         # Libraries' bars write a line for each refresh where there is no terminal.
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     _logger.propagate = False
-    _logger.setLevel(logging.INFO if os.environ.get("RANK", "0") == "0" else logging.CRITICAL)
+    _logger.setLevel(logging.INFO if is_first() else logging.CRITICAL)
 
 
 def info(message: str) -> None:

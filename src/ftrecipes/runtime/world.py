@@ -1,11 +1,11 @@
 """Who this process is among the others, and where it computes."""
 
-import os
 from dataclasses import dataclass
 
 import torch
 
 from ftrecipes.config.errors import ConfigError
+from ftrecipes.runtime.ranks import read_ranks
 
 
 @dataclass(frozen=True)
@@ -22,12 +22,10 @@ def start_world(device: str) -> World:
     """Read torchrun's variables and pick the device; one process is a world of size 1.
 
     `device` is `auto` or a device type. Raises ConfigError when that type is not on this machine,
-    or when several processes were started: training on them comes with --enable_fsdp.
+    when the variables are wrong, or when several processes were started: training on them comes
+    with --enable_fsdp.
     """
-    rank, size, local_rank = (
-        int(os.environ.get(name, default))
-        for name, default in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
-    )
+    rank, size, local_rank = read_ranks()
     if size > 1:
         raise ConfigError(
             f"{size} processes were started; each would train alone and write the same folder.\n"
