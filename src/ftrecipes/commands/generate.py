@@ -2,22 +2,31 @@
 
 import json
 import sys
+import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from ftrecipes.commands.exits import end
 from ftrecipes.commands.screen import show
-from ftrecipes.config.errors import ConfigError
+from ftrecipes.config.errors import ConfigError, ModelError
+from ftrecipes.config.flags import build
 from ftrecipes.config.help import help_text
 from ftrecipes.config.parse import parse_words
-from ftrecipes.config.schema import GenerateConfig, QuantizationConfig, RunConfig, TrainConfig
+from ftrecipes.config.schema import GenerateConfig, RunConfig, TrainConfig
+from ftrecipes.config.source import Source
 
 if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
+# Settings of a run that decide how the base model is stored and computed.
+STORED_AS = ("dtype", "mixed_precision", "pure_bf16", "use_fp16", "quantization")
+# Below, dividing by it may overflow, and the likeliest token is as good as certain.
+COLDEST = 1e-6
 
 
 def main(argv: list[str] | None = None) -> NoReturn:
@@ -42,17 +51,20 @@ def answers(config: GenerateConfig) -> Iterator[tuple[str, str]]:
     """Pairs of (who answers, answer): the base model, then the adapter, as asked.
 
     `config.adapter` may also be a fully fine-tuned model's run folder; it answers alone. The base
-    is loaded as run.yaml in the folder says, quantized if it was.
+    is loaded as run.yaml in the folder says, quantized if it was. Raises ConfigError for a prompt
+    that can not be used, and ModelError for a model or adapter that can not.
     """
     from ftrecipes.config.precision import resolve_precision
     from ftrecipes.model.load import load_model
-    from ftrecipes.model.resolve import load_tokenizer, resolve_source
+    from ftrecipes.model.resolve import check_vocabulary, load_tokenizer, resolve_source
     from ftrecipes.runtime.seed import seed_everything
     from ftrecipes.runtime.world import start_world
 
     world = start_world(config.device)
     folder = Path(config.adapter).expanduser() if config.adapter else None
     is_adapter = folder is not None and (folder / ADAPTER_CONFIG).exists()
+    if is_adapter:
+        check_weights(folder)
     # Without an adapter nothing is trained here: the weights stay in the checkpoint's dtype.
     run = trained_with(folder) if is_adapter else RunConfig(train=TrainConfig(use_peft=True))
     source = resolve_source(
@@ -64,8 +76,10 @@ def answers(config: GenerateConfig) -> Iterator[tuple[str, str]]:
     precision = resolve_precision(
         run, device_type=world.device.type, checkpoint_dtype=source.checkpoint_dtype
     )
-    model = load_model(source, run, precision, world.device).eval()
     ids = prompt_ids(tokenizer, config.prompt, system=config.system)
+    config = leave_room(config, prompt_length=len(ids), limit=source.max_length)
+    model = load_model(source, run, precision, world.device).eval()
+    check_vocabulary(max(ids), model)
 
     def answer(model: "PreTrainedModel | PeftModel") -> str:
         seed_everything(config.seed)
@@ -74,36 +88,83 @@ def answers(config: GenerateConfig) -> Iterator[tuple[str, str]]:
     if not is_adapter or config.compare:
         yield f"without the adapter: {source.name}" if is_adapter else source.name, answer(model)
     if is_adapter:
-        from peft import PeftModel
-
-        adapted = PeftModel.from_pretrained(model, str(folder)).eval()
-        yield f"with the adapter: {folder}", answer(adapted)
+        yield f"with the adapter: {folder}", answer(adapted(model, folder))
 
 
 def trained_with(folder: Path) -> RunConfig:
-    """How the base was stored and computed while the adapter trained: run.yaml, or the defaults."""
+    """How the base was stored and computed while the adapter trained: run.yaml, or the defaults.
+
+    Raises ConfigError for a run.yaml with values that no run can have.
+    """
     from ftrecipes.config.files import read_settings
 
     path = folder / "run.yaml"
-    if not path.exists():
-        return RunConfig(train=TrainConfig(use_peft=True))
-    settings = read_settings(str(path))
-    quantization = QuantizationConfig(**settings["quantization"])
-    names = ("use_peft", "dtype", "mixed_precision", "pure_bf16", "use_fp16")
-    train = TrainConfig(**{name: settings[name] for name in names})
-    return RunConfig(train=train, quantization=quantization)
+    source = Source(RunConfig, file=str(path))
+    if path.exists():
+        settings = read_settings(str(path))
+        source.take_all({name: settings[name] for name in STORED_AS if name in settings})
+    if source.faults:
+        raise ConfigError([fault.text for fault in source.faults])
+    return build(RunConfig, source.values | {"use_peft": True})
+
+
+def check_weights(folder: Path) -> None:
+    """Raise ModelError for an adapter without weights: PEFT would look for them on the hub."""
+    if not any((folder / name).is_file() for name in ADAPTER_WEIGHTS):
+        raise ModelError(
+            f"The folder {folder} holds no weights of an adapter.\n"
+            f"  expected: {' or '.join(ADAPTER_WEIGHTS)} beside {ADAPTER_CONFIG}\n"
+            "  do: give the folder of a finished run"
+        )
 
 
 def base_of(folder: Path) -> str:
-    """The base model that an adapter names."""
-    settings = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))
-    return settings["base_model_name_or_path"]
+    """The base model that an adapter names. Raises ModelError when it names none."""
+    from ftrecipes.model.resolve import loading
+
+    with loading(str(folder), what="adapter"):
+        base = json.loads((folder / ADAPTER_CONFIG).read_text("utf-8"))["base_model_name_or_path"]
+    if not isinstance(base, str):
+        raise ModelError(
+            f"The adapter {folder} names no base model.\n"
+            f"  got: base_model_name_or_path {base} in {ADAPTER_CONFIG}\n"
+            "  do: name it with --model_name"
+        )
+    return base
+
+
+def adapted(model: "PreTrainedModel", folder: Path) -> "PeftModel":
+    """The model with the adapter. Raises ModelError when it is broken, or another model's."""
+    from peft import PeftModel
+
+    from ftrecipes.model.resolve import loading
+
+    with loading(str(folder), what="adapter"), warnings.catch_warnings():
+        # PEFT goes on with random weights, and warns.
+        warnings.filterwarnings("error", message="Found missing adapter keys")
+        return PeftModel.from_pretrained(model, str(folder)).eval()
+
+
+def leave_room(config: GenerateConfig, *, prompt_length: int, limit: int | None) -> GenerateConfig:
+    """`config` with an answer that ends before the model's positions do."""
+    from ftrecipes.runtime import log
+
+    room = config.max_new_tokens if limit is None else limit - prompt_length
+    if room <= 0:
+        raise ConfigError(
+            f"--prompt: too long for this model.\n  got: {prompt_length} positions\n"
+            f"  expected: fewer than {limit}, so that an answer has room\n  do: shorten it"
+        )
+    if room < config.max_new_tokens:
+        log.info(f"max_new_tokens is {room}, where the {limit} positions of this model end")
+    return replace(config, max_new_tokens=min(room, config.max_new_tokens))
 
 
 def prompt_ids(
     tokenizer: "PreTrainedTokenizerBase", prompt: str, *, system: str | None
 ) -> list[int]:
     """Ids of the prompt as in training: the chat template's, else the Alpaca prompt."""
+    from ftrecipes.data.chat import REFUSALS
     from ftrecipes.data.encode import opening_ids
     from ftrecipes.data.formats import alpaca_prompt
 
@@ -111,7 +172,15 @@ def prompt_ids(
         messages = [{"role": "user", "content": prompt}]
         if system is not None:
             messages.insert(0, {"role": "system", "content": system})
-        text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        try:
+            text = tokenizer.apply_chat_template(
+                messages, add_generation_prompt=True, tokenize=False
+            )
+        except REFUSALS as error:
+            what, do = "--prompt: the chat template refuses it", "say it in another way"
+            if system is not None:
+                what, do = f"{what} with --system", "put that text into --prompt"
+            raise ConfigError(f"{what}.\n  got: {error}\n  do: {do}") from error
         return tokenizer(text, add_special_tokens=False)["input_ids"]
     if system is not None:
         raise ConfigError(
@@ -132,13 +201,14 @@ def generate(
     import torch
 
     inputs = torch.tensor([ids], device=model.device)
-    sampling = {"temperature": config.temperature} if config.temperature > 0 else {}
+    samples = config.temperature >= COLDEST
+    sampling = {"temperature": config.temperature} if samples else {}
     with torch.inference_mode():
         output = model.generate(
             input_ids=inputs,
             attention_mask=torch.ones_like(inputs),
             max_new_tokens=config.max_new_tokens,
-            do_sample=config.temperature > 0,
+            do_sample=samples,
             pad_token_id=tokenizer.eos_token_id,
             **sampling,
         )

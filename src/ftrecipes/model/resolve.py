@@ -20,6 +20,7 @@ from ftrecipes.config.errors import ModelError
 
 # Where configs say how many positions a model takes; models without a limit have none of these.
 _LIMITS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length")
+_SHOWN = 500  # characters of another library's message
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ def loading(name: str, *, what: str = "model") -> Iterator[None]:
 
 def _first_lines(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = " ".join(lines[:2])
+    text = " ".join(lines[:2])[:_SHOWN]
     # These say little by their text alone: division by zero, 'hidden_size'.
     plain = isinstance(error, OSError | ValueError | ImportError | RuntimeError)
     return text if plain and text else f"{type(error).__name__}: {text}".removesuffix(": ")
