@@ -85,6 +85,7 @@ BAD_VALUES = [
     ("lr", "nan", "finite"),
     ("lr", "inf", "finite"),
     ("lr", "1e999", "finite"),
+    ("lr", 10**400, "a number"),
     ("lr", True, "a number"),
     ("lora.r", "True", "a flag without a value reads as True"),
     ("warmup_steps", "", "a whole number (or none)"),

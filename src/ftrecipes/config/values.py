@@ -90,7 +90,7 @@ def _read_float(value: object) -> float:
         raise ValueError
     try:
         number = float(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise ValueError from None
     if not math.isfinite(number):
         raise ValueError("the number must be finite")
