@@ -203,6 +203,14 @@ def test_every_option_reaches_peft():
     assert layer.scaling["default"] == pytest.approx(3 / 2**0.5)
 
 
+def test_the_settings_stay_as_they_are():
+    """PEFT adds patterns of its own for Mixtral; a second model must not get them as the user's."""
+    lora = LoraConfig()
+    for _ in range(2):
+        add_adapters(tiny_models.build("mixtral"), lora, FLOAT32)
+        assert lora == LoraConfig()
+
+
 def test_parameters_of_experts_can_be_targets():
     model = adapt("mixtral", target_modules=["q_proj"], target_parameters=["mlp.experts.down_proj"])
     trained = [name for name, _ in trainable_parameters(model)]

@@ -63,8 +63,9 @@ def _peft_config(model: PreTrainedModel, lora: LoraConfig) -> peft.LoraConfig:
         init_lora_weights=True if lora.init_lora_weights == "true" else lora.init_lora_weights,
         layers_to_transform=lora.layers_to_transform or None,
         layers_pattern=lora.layers_pattern or None,
-        rank_pattern=lora.rank_pattern,
-        alpha_pattern=lora.alpha_pattern,
+        # copies: PEFT adds entries of its own for some mixtures of experts
+        rank_pattern=dict(lora.rank_pattern),
+        alpha_pattern=dict(lora.alpha_pattern),
         fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),
     )
 

@@ -32,6 +32,8 @@ def start() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
     # transformers 5.24 warns of names that it and PEFT use themselves; nobody else can act on it.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"(transformers|peft)\.")
+    # PEFT 0.21 says so of patterns that it has put in itself, and followed; we check the user's.
+    warnings.filterwarnings("ignore", r"The following (rank|alpha)_pattern keys", RuntimeWarning)
     if not sys.stderr.isatty():
         # Libraries' bars write a line for each refresh where there is no terminal.
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
