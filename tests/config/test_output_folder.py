@@ -35,3 +35,10 @@ def test_the_run_never_replaces_its_own_input(needed):
     words += ["--overwrite_output_dir"]
     (fault,) = faults_of(lambda: parse_words(words))
     assert "would replace out/run.json, which is --dataset" in fault
+
+
+def test_a_name_that_no_folder_can_have_and_a_link_that_leads_nowhere(needed):
+    Path("link").symlink_to("nowhere")
+    for name, words in (("x" * 300, "too long"), ("link", "leads nowhere"), ("link/out", "link")):
+        (fault,) = faults_of(lambda name=name: parse_words([*needed[:-1], name]))
+        assert words in fault

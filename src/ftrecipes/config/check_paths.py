@@ -16,6 +16,7 @@ from ftrecipes.config.run_files import RUN_RECORD, TRAINED, WRITTEN
 from ftrecipes.config.schema import GenerateConfig, RunConfig
 
 CUSTOM = "custom_dataset"
+LONGEST_NAME = 255  # bytes, on the usual file systems
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 DATA_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 MODEL_FILES = ("adapter_config.json", "config.json")
@@ -118,14 +119,22 @@ def _output(config: RunConfig) -> Iterator[Fault]:
     folder, label = Path(value), f"--output_dir {value}"
     parent = next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
     flags = ("output_dir",)
+    expected = "a folder, or a name for a new one"
     if not os.path.isdir(parent):
-        expected = "a folder, or a name for a new one"
         yield Fault(f"{label}: {parent} is a file", expected=expected, flags=flags)
+    elif any(len(os.fsencode(part)) > LONGEST_NAME for part in folder.parts):
+        yield Fault(f"{label}: a name in it is too long", expected=expected, flags=flags)
+    elif any(path.is_symlink() for path in _absent_parts(folder)):
+        yield Fault(f"{label}: a link that leads nowhere", expected=expected, flags=flags)
     elif not os.access(parent, os.W_OK | os.X_OK):
         do = "choose another folder"
         yield Fault(f"{label}: {parent} can not be written to", do=do, flags=flags)
     else:
         yield from _in_the_way(config, folder)
+
+
+def _absent_parts(folder: Path) -> list[Path]:
+    return [path for path in (folder, *folder.parents) if not os.path.exists(path)]
 
 
 def _in_the_way(config: RunConfig, folder: Path) -> Iterator[Fault]:
