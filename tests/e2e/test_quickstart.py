@@ -31,5 +31,5 @@ def test_quickstart_teaches_the_model_its_task():
     losses = [row["loss"] for row in rows if row["kind"] == "evaluation"]
     assert losses[0] - losses[-1] > 0.4
     assert sum(row["kind"] == "step" for row in rows) >= 13
-    assert "in the format: 0 before" in done.stdout
+    assert "in the format: 0 of 10 before" in done.stdout
     assert "The model has learned the task." in done.stdout

@@ -61,7 +61,6 @@ class Encoder:
 
 def opening_ids(tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
     """int32: what the tokenizer itself puts before a text, BOS or nothing."""
-    alone = tokenizer("a", add_special_tokens=False)["input_ids"]
-    enclosed = tokenizer("a")["input_ids"]
-    at = next(i for i in range(len(enclosed)) if enclosed[i : i + len(alone)] == alone)
-    return np.array(enclosed[:at], dtype=np.int32)
+    enclosed = tokenizer("a", return_special_tokens_mask=True)
+    at = enclosed["special_tokens_mask"].index(0)
+    return np.array(enclosed["input_ids"][:at], dtype=np.int32)

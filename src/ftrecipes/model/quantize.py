@@ -165,8 +165,9 @@ def quantized_share(model: nn.Module) -> tuple[float, Counter[str]]:
 
 def _log_share(model: nn.Module) -> None:
     share, others = quantized_share(model)
-    log.info(f"{share:.0%} of the weights are quantized")
-    if share < ENOUGH_QUANTIZED:
+    if share >= ENOUGH_QUANTIZED:
+        log.info(f"{share:.0%} of the weights are quantized")
+    else:
         total = others.total() / (1 - share)
         largest = [(k, n / total) for k, n in others.most_common(_NAMED) if n >= total / 200]
         named = ", ".join(f"{kind} {part:.0%}" for kind, part in largest)
