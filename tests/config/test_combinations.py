@@ -181,8 +181,9 @@ def test_paths(words, expected, needed):
 
 def test_names_too_long_for_a_file_are_no_crash(needed):
     words = {"model_name": "m" * 5000, "dataset": "/" + "d" * 5000, "output_dir": "o" * 5000}
-    (fault,) = faults_of(lambda: parse(words))
-    assert ": does not exist" in fault
+    missing, too_long = faults_of(lambda: parse(words))
+    assert ": does not exist" in missing
+    assert "--output_dir" in too_long
 
 
 def test_a_folder_that_can_not_be_written_to(needed, monkeypatch):
