@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")"
 
 ./setup.sh
-export HF_HUB_DISABLE_PROGRESS_BARS=1
+export HF_HUB_DISABLE_PROGRESS_BARS=1 TQDM_DISABLE=1
 output=quickstart-output
 model=$output/SmolLM2-135M-Instruct
 mkdir -p "$output"
