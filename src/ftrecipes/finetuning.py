@@ -59,9 +59,10 @@ def run(config: RunConfig) -> "TrainState":
     from ftrecipes.train.state import TrainState
 
     world = start_world(config.train.device)
+    # Absolute, because a custom data set may change the working directory.
+    folder = Path(config.train.output_dir).expanduser().absolute()
     with record_run(
-        # Absolute, because a custom data set may change the working directory.
-        Path(config.train.output_dir).expanduser().absolute(),
+        folder,
         settings=to_mapping(config),
         origins=config.origins,
         world={"size": world.size, "device": str(world.device)},
@@ -79,14 +80,14 @@ def run(config: RunConfig) -> "TrainState":
         rows, val_rows = read_rows(config, tokenizer, record)
         rehearse(config, source, precision, [split for split in (rows, val_rows) if split])
         model = build_model(config, source, precision, world)
-        rehearse_saving(config, model, tokenizer)
+        rehearse_saving(config, model, tokenizer, folder)
         state = TrainState()
 
         def save() -> None:
+            result = (config, model, tokenizer, folder)
             with stops_deferred():
-                numbers = asdict(state)
-                save_result(config, model, tokenizer, base_name=source.location, state=numbers)
-                record.settle()
+                if save_result(*result, base_name=source.location, state=asdict(state)):
+                    record.settle()
 
         try:
             with open_training(

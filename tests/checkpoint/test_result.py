@@ -20,9 +20,10 @@ KINDS = {"adapter": "adapter_model.safetensors", "full": "model.safetensors"}
 
 
 def save(folder, kind: str, **settings) -> None:
-    config = RunConfig(train=replace(TrainConfig(), output_dir=str(folder), **settings))
+    config = RunConfig(train=replace(TrainConfig(), **settings))
     model = trained_model() if kind == "adapter" else tiny_models.build("llama")
-    save_result(config, model, build_tokenizer("chatml"), base_name="org/base", state=STATE)
+    tokenizer = build_tokenizer("chatml")
+    save_result(config, model, tokenizer, folder, base_name="org/base", state=STATE)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -109,6 +109,9 @@ def test_a_run_that_fails_leaves_an_earlier_result_with_its_own_record(
     after = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     assert after == before
     assert status(folder / ".running") == "failed"
+    finetuning.main(**settings | again | {"save_model": False})
+    after = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    assert after == before
     finetuning.main(**settings | again)
     assert status(folder) == "finished"
     assert json.loads((folder / "adapter_config.json").read_text())["r"] == 2
@@ -116,6 +119,24 @@ def test_a_run_that_fails_leaves_an_earlier_result_with_its_own_record(
     assert not (folder / ".running").exists()
     with pytest.raises(ConfigError, match="holds an earlier result"):
         finetuning.main(**settings)
+
+
+def test_a_data_set_that_changes_the_working_directory_moves_no_result(
+    model_folder, tmp_path, monkeypatch
+):
+    (tmp_path / "rows.py").write_text(
+        "import os\n"
+        "def get_custom_dataset(config, tokenizer, split):\n"
+        "    os.makedirs('elsewhere', exist_ok=True)\n"
+        "    os.chdir('elsewhere')\n"
+        "    return [{'instruction': 'a', 'output': 'b'}] if split == 'train' else None\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    settings = flags(model_folder, "custom_dataset", "out", max_train_step=1)
+    finetuning.main(**settings | {"custom_dataset.file": str(tmp_path / "rows.py")})
+    assert (tmp_path / "out" / WEIGHTS).exists()
+    assert status(tmp_path / "out") == "finished"
+    assert not list((tmp_path / "elsewhere").rglob("out"))
 
 
 def test_a_result_that_could_not_be_saved_is_told_before_training(

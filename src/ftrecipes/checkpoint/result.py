@@ -16,14 +16,17 @@ from ftrecipes.runtime import log
 
 
 def rehearse_saving(
-    config: RunConfig, model: PreTrainedModel | PeftModel, tokenizer: PreTrainedTokenizerBase
+    config: RunConfig,
+    model: PreTrainedModel | PeftModel,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
 ) -> None:
-    """Raise CheckpointError before training when the result could not be saved after it."""
+    """Raise CheckpointError before training when `folder` could not take the result after it."""
     if config.train.save_model:
         saved = [p for p in model.parameters() if p.requires_grad or not _is_adapter(model)]
         rehearse(
-            _folder(config),
-            lambda folder: tokenizer.save_pretrained(str(folder)),
+            folder,
+            lambda staging: tokenizer.save_pretrained(str(staging)),
             needed_bytes=sum(parameter.nbytes for parameter in saved),
         )
 
@@ -32,19 +35,21 @@ def save_result(
     config: RunConfig,
     model: PreTrainedModel | PeftModel,
     tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
     *,
     base_name: str,
     state: Mapping[str, int | float | None],
-) -> None:
-    """Put what was trained into `output_dir`, compared there with the live model.
+) -> bool:
+    """Put what was trained into `folder`, compared there with the live model.
 
     `base_name` is where the base model was read from, `state` the numbers of the TrainState.
-    Nothing is written with `save_model` false. Rank 0 only. Raises CheckpointError when the files
-    do not hold what was trained or can not be written; an earlier result is then untouched.
+    False, and nothing is written, with `save_model` false. Rank 0 only. Raises CheckpointError when
+    the files do not hold what was trained or can not be written; an earlier result is then
+    untouched.
     """
     if not config.train.save_model:
         log.info("--save_model False: no weights are written")
-        return
+        return False
     is_adapter = _is_adapter(model)
 
     def write(staging: Path) -> None:
@@ -59,13 +64,10 @@ def save_result(
     def verify(staging: Path) -> None:
         (verify_adapter if is_adapter else verify_full)(model, staging)
 
-    publish(_folder(config), write, verify)
-    log.info(f"saved to {_folder(config)}; read back, and equal to what was trained")
+    publish(folder, write, verify)
+    log.info(f"saved to {folder}; read back, and equal to what was trained")
+    return True
 
 
 def _is_adapter(model: PreTrainedModel | PeftModel) -> bool:
     return isinstance(model, PeftModel)
-
-
-def _folder(config: RunConfig) -> Path:
-    return Path(config.train.output_dir).expanduser()
