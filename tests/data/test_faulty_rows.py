@@ -37,7 +37,7 @@ def test_a_cut_last_line(write, end):
     first, second, *_ = faults_of(path)
     assert first == "1 of 3 rows can not be used."
     assert second.strip().startswith("train.jsonl line 3: no whole JSON object: Unterminated")
-    assert second.endswith("at column 22")
+    assert second.endswith("(column 22)")
 
 
 def test_faults_of_syntax_and_of_shape_are_told_together(write):
@@ -45,10 +45,10 @@ def test_faults_of_syntax_and_of_shape_are_told_together(write):
     assert faults_of(path) == [
         "4 of 5 rows can not be used.",
         "  train.jsonl line 2: no whole JSON object: Expecting property name enclosed in double "
-        "quotes at column 2",
+        "quotes (column 2)",
         "  train.jsonl line 3: key 'output' is missing",
         "  train.jsonl line 4: the row is a list; expected an object with keys",
-        "  train.jsonl line 5: no whole JSON object: Extra data at column 3",
+        "  train.jsonl line 5: no whole JSON object: Extra data (column 3)",
         "  do: correct these rows, or take them out",
     ]
 

@@ -56,7 +56,7 @@ def _read_json_lines(path: Path) -> RawRows:
             _check_end(text, end)
         except json.JSONDecodeError as error:
             # Told with the other faults of the file, when its rows are read.
-            row = Unreadable(f"no whole JSON object: {error.msg} at column {error.colno}")
+            row = Unreadable(f"no whole JSON object: {error.msg} (column {error.colno})")
         rows.append(row)
     return collect_rows(rows, name=path.name, lines=numbers)
 
@@ -68,7 +68,7 @@ def _read_json_array(path: Path) -> RawRows:
     except json.JSONDecodeError as error:
         raise DataError(
             f"{path.name} line {error.lineno}: the JSON array is cut or malformed there "
-            f"({error.msg} at column {error.colno}).\n  do: write the file again"
+            f"({error.msg}, column {error.colno}).\n  do: write the file again"
         ) from error
     if len(set(lines)) < len(lines):
         return collect_rows(rows, name=path.name)
