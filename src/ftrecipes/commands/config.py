@@ -6,10 +6,9 @@ from typing import Any, NoReturn
 
 import yaml
 
-from ftrecipes.commands.exits import end
+from ftrecipes.commands.exits import run_command
 from ftrecipes.commands.screen import show
 from ftrecipes.config.flags import flags_of
-from ftrecipes.config.help import help_text
 from ftrecipes.config.parse import Parsed, parse_words, to_mapping
 from ftrecipes.config.schema import RunConfig
 
@@ -18,11 +17,7 @@ ORIGIN_COLUMN = 48
 
 def main(argv: list[str] | None = None) -> NoReturn:
     """Print the settings as YAML that `--config` reads again; exit code 2 when they have faults."""
-    words = sys.argv[1:] if argv is None else argv
-    if "--help" in words or "-h" in words:
-        show(help_text("config"))
-        sys.exit(0)
-    end(lambda: _show(parse_words(words, writes=False)))
+    run_command("config", argv, lambda words: _show(parse_words(words, writes=False)))
 
 
 def _show(parsed: Parsed) -> None:

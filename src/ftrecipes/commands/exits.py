@@ -10,11 +10,25 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
+from ftrecipes.commands.screen import open_streams, show
 from ftrecipes.config.errors import ConfigError, RecipeError
+from ftrecipes.config.help import help_text
 from ftrecipes.runtime.ranks import is_first
 from ftrecipes.runtime.signals import Stopped, stops_raised
 
 INTERRUPTED = 130
+
+
+def run_command(
+    name: str, argv: list[str] | None, action: Callable[[list[str]], object]
+) -> NoReturn:
+    """Run the command `name` on `argv` (default: the process's own words), or print its help."""
+    open_streams()
+    words = sys.argv[1:] if argv is None else argv
+    if "--help" in words or "-h" in words:
+        show(help_text(name))
+        sys.exit(0)
+    end(lambda: action(words))
 
 
 def end(action: Callable[[], object]) -> NoReturn:

@@ -1,18 +1,16 @@
 """`ftrecipes generate`: the answer to a prompt with an adapter, and without it."""
 
 import json
-import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from ftrecipes.commands.exits import end
+from ftrecipes.commands.exits import run_command
 from ftrecipes.commands.screen import show
 from ftrecipes.config.errors import ConfigError, ModelError
 from ftrecipes.config.flags import build
-from ftrecipes.config.help import help_text
 from ftrecipes.config.parse import parse_words
 from ftrecipes.config.schema import GenerateConfig, RunConfig, TrainConfig
 from ftrecipes.config.source import Source
@@ -31,11 +29,7 @@ COLDEST = 1e-6
 
 def main(argv: list[str] | None = None) -> NoReturn:
     """Print the answers for the flags in `argv` and leave with an exit code."""
-    words = sys.argv[1:] if argv is None else argv
-    if "--help" in words or "-h" in words:
-        show(help_text("generate"))
-        sys.exit(0)
-    end(lambda: _generate(words))
+    run_command("generate", argv, _generate)
 
 
 def _generate(words: list[str]) -> None:

@@ -10,6 +10,7 @@ from ftrecipes.config.precision import Precision
 from ftrecipes.config.schema import RunConfig, TrainConfig
 from ftrecipes.data.loader import Loader
 from ftrecipes.data.rows import TokenRows
+from ftrecipes.model.adapters import trainable_parameters
 from ftrecipes.optim.optimizer import build_optimizer
 from ftrecipes.optim.schedule import build_schedule, count_steps
 from ftrecipes.report.recorder import Recorder
@@ -52,7 +53,7 @@ def open_training(
     if val_rows is not None:
         val_loader = _loader(config, val_rows, world, train.val_batch_size)
     schedule = build_schedule(train, epoch_steps)
-    optimizer = build_optimizer(model.named_parameters(), train)
+    optimizer = build_optimizer(trainable_parameters(model), train)
     _warn_of_few_steps(train, len(rows), epoch_steps)
     with Recorder(
         metrics, rank=world.rank, device=device, total_steps=schedule.total_steps
