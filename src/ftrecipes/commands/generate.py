@@ -23,8 +23,6 @@ ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 # Settings of a run that decide how the base model is stored and computed.
 STORED_AS = ("dtype", "mixed_precision", "pure_bf16", "use_fp16", "quantization")
-# Below, dividing by it may overflow, and the likeliest token is as good as certain.
-COLDEST = 1e-6
 
 
 def main(argv: list[str] | None = None) -> NoReturn:
@@ -49,6 +47,7 @@ def answers(config: GenerateConfig) -> Iterator[tuple[str, str]]:
     that can not be used, and ModelError for a model or adapter that can not.
     """
     from ftrecipes.config.precision import resolve_precision
+    from ftrecipes.model.generation import generate
     from ftrecipes.model.load import load_model
     from ftrecipes.model.resolve import check_vocabulary, load_tokenizer, resolve_source
     from ftrecipes.runtime.seed import seed_everything
@@ -77,7 +76,11 @@ def answers(config: GenerateConfig) -> Iterator[tuple[str, str]]:
 
     def answer(model: "PreTrainedModel | PeftModel") -> str:
         seed_everything(config.seed)
-        return generate(model, tokenizer, ids, config)
+        return generate(
+            *(model, tokenizer, ids),
+            max_new_tokens=config.max_new_tokens,
+            temperature=config.temperature,
+        )
 
     if not is_adapter or config.compare:
         yield f"without the adapter: {source.name}" if is_adapter else source.name, answer(model)
@@ -158,52 +161,19 @@ def prompt_ids(
     tokenizer: "PreTrainedTokenizerBase", prompt: str, *, system: str | None
 ) -> list[int]:
     """Ids of the prompt as in training: the chat template's, else the Alpaca prompt."""
-    from ftrecipes.data.chat import REFUSALS
-    from ftrecipes.data.encode import opening_ids
-    from ftrecipes.data.formats import alpaca_prompt
+    from ftrecipes.data.prompts import PromptRefused, encode_prompt
 
-    if tokenizer.chat_template is not None:
-        messages = [{"role": "user", "content": prompt}]
-        if system is not None:
-            messages.insert(0, {"role": "system", "content": system})
-        try:
-            text = tokenizer.apply_chat_template(
-                messages, add_generation_prompt=True, tokenize=False
-            )
-        except REFUSALS as error:
-            what, do = "--prompt: the chat template refuses it", "say it in another way"
-            if system is not None:
-                what, do = f"{what} with --system", "put that text into --prompt"
-            raise ConfigError(f"{what}.\n  got: {error}\n  do: {do}") from error
-        return tokenizer(text, add_special_tokens=False)["input_ids"]
+    messages = [{"role": "user", "content": prompt}]
     if system is not None:
-        raise ConfigError(
-            "--system: this tokenizer has no chat template, so there is no place for it.\n"
-            "  do: put it into --prompt"
-        )
-    text = tokenizer(alpaca_prompt(prompt), add_special_tokens=False)["input_ids"]
-    return [*opening_ids(tokenizer), *text]
-
-
-def generate(
-    model: "PreTrainedModel | PeftModel",
-    tokenizer: "PreTrainedTokenizerBase",
-    ids: list[int],
-    config: GenerateConfig,
-) -> str:
-    """The model's answer to `ids`, special tokens left out."""
-    import torch
-
-    inputs = torch.tensor([ids], device=model.device)
-    samples = config.temperature >= COLDEST
-    sampling = {"temperature": config.temperature} if samples else {}
-    with torch.inference_mode():
-        output = model.generate(
-            input_ids=inputs,
-            attention_mask=torch.ones_like(inputs),
-            max_new_tokens=config.max_new_tokens,
-            do_sample=samples,
-            pad_token_id=tokenizer.eos_token_id,
-            **sampling,
-        )
-    return tokenizer.decode(output[0, len(ids) :], skip_special_tokens=True)
+        messages.insert(0, {"role": "system", "content": system})
+    try:
+        return encode_prompt(tokenizer, messages)
+    except PromptRefused as refusal:
+        if system is not None and tokenizer.chat_template is None:
+            what, do = "--system: there is no place for it", "put that text into --prompt"
+        elif system is not None:
+            what = "--prompt: the chat template refuses it with --system"
+            do = "put that text into --prompt"
+        else:
+            what, do = "--prompt: the chat template refuses it", "say it in another way"
+        raise ConfigError(f"{what}.\n  got: {refusal}\n  do: {do}") from refusal
