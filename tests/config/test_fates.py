@@ -29,7 +29,7 @@ def test_later_names_and_values_are_refused_with_not_yet(words, needed):
 
 
 def test_later_names_are_accepted_when_they_ask_for_nothing(needed):
-    words = "--compile false --early_stopping_patience 0 --resume none --data.val_fraction 0"
+    words = "--compile false --resume none --time_limit_minutes none"
     assert parse_words([*needed, *words.split()]).warnings == ()
 
 
@@ -67,6 +67,19 @@ ACCEPTED = {  # a value that our flag takes, where the old default is none
     "dataset": "train.jsonl",
     "custom_dataset.file": "rows.py",
     "output_dir": "out",
+    "from_peft_checkpoint": "",
+    **dict.fromkeys(["alpaca_dataset.data_path", "grammar_dataset.train_split"], "train.jsonl"),
+    "grammar_dataset.test_split": "train.jsonl",
+}
+NEEDED_BY = {
+    "gamma": {"scheduler": "step"},
+    "flop_counter_start": {"flop_counter": "true"},
+    "profiler_dir": {"use_profiler": "true"},
+    "llama_adapter_config": {"peft_method": "llama_adapter"},
+    "prefix_config": {"peft_method": "prefix", "batching_strategy": "padding"},
+    "wandb_config": {"tracking.wandb": "true"},
+    "freeze_layers": {"use_peft": "false"},
+    "num_freeze_layers": {"use_peft": "false", "freeze_layers": "true"},
 }
 
 
@@ -78,8 +91,13 @@ def old_command(name: str, value: object) -> Parsed:
         flags["quantization"] = "4bit"
     if name.startswith("custom_dataset"):
         flags |= {"dataset": "custom_dataset", "custom_dataset.file": "rows.py"}
-    if name == "gamma":
-        flags["scheduler"] = "step"
+    if name.startswith("alpaca_dataset"):
+        flags |= {"dataset": "alpaca_dataset"}
+    if name.startswith("grammar_dataset"):
+        flags |= {"dataset": "grammar_dataset"}
+    if name == "grammar_dataset.test_split":
+        flags |= {"data.train_file": "train.jsonl"}
+    flags |= NEEDED_BY.get(name.partition(".")[0], {})
     return parse(flags | {name: value})
 
 

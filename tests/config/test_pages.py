@@ -95,4 +95,8 @@ def test_other_defaults_are_those_that_differ():
         "quantization.compute_dtype": ("bfloat16", "auto"),
         "quantization.use_double_quant": ("false", "true"),
         "quantization.quant_storage": ("bfloat16", "uint8"),
+        "data.train_file": ("alpaca_data.json", "none"),
+        "data.val_file": ("grammar_dataset/grammar_validation.csv", "none"),
+        "profiler_dir": ("PATH/to/save/profiler/results", "none"),
+        "tracking.project": ("llama_cookbook", "ftrecipes"),
     }

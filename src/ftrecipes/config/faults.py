@@ -32,3 +32,14 @@ def shown(value: object) -> str:
     text = value if isinstance(value, str) else repr(value)
     text = text if text and text == text.strip() else json.dumps(text)
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
+
+
+def out_of_range(name: str, value: object, expected: str) -> Fault:
+    """A number that the flag `name` does not take."""
+    return Fault(f"--{name}: out of range", got=shown(value), expected=expected, flags=(name,))
+
+
+def idle(names: list[str], why: str, *because: str) -> Fault:
+    """Settings that somebody asked for and that would do nothing."""
+    flags = ", ".join(f"--{name}" for name in names)
+    return Fault(f"{flags}: would have no effect: {why}", flags=(*names, *because))

@@ -1,6 +1,6 @@
 """The flags of a configuration class, read off its dataclass fields."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from types import MappingProxyType
@@ -62,6 +62,17 @@ def asked(config: Any, name: str) -> bool:
     """
     typed = config.origins.get(name, "").startswith("--")
     return typed or value_of(config, name) != flags_of(type(config))[name].default
+
+
+def asked_of(config: Any, names: Iterable[str], *, besides: str = "") -> list[str]:
+    """Those of `names` that somebody asked for, `besides` left out."""
+    return [name for name in names if name != besides and asked(config, name)]
+
+
+def asked_in(config: Any, section: str, *, besides: str = "") -> list[str]:
+    """The flags of a section that somebody asked for, `besides` left out."""
+    names = [name for name in flags_of(type(config)) if name.startswith(f"{section}.")]
+    return asked_of(config, names, besides=besides)
 
 
 def _settable(config_class: type) -> list:

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, get_args, get_origin
 
-from ftrecipes.config import schema
+from ftrecipes.config import schema, sections
 from ftrecipes.config.flags import Flag, flags_of
 from ftrecipes.config.schema import GenerateConfig, RunConfig
 
@@ -39,7 +39,8 @@ NOTES = (
     "A flag and its value are two words, or one with =; a true/false flag alone is true. Lists are "
     "names separated by commas. Dashes in a flag's name read as underscores.",
     "--quantization WORD (4bit, int4, nf4, fp4, 8bit, int8, none) is short for "
-    "--quantization.method; --custom_dataset.NAME passes NAME on to the function. The flags of "
+    "--quantization.method, --tracking wandb,tensorboard for the flags of these names; "
+    "--custom_dataset.NAME passes NAME on to the function. The flags of "
     "llama-recipes are understood as well: docs/from-llama-recipes.md.",
 )
 
@@ -81,7 +82,7 @@ def type_text(kind: Any) -> str:
     if get_origin(kind) is list:
         return "NUMBER,..." if get_args(kind)[0] is int else "NAME,..."
     if get_origin(kind) is dict:
-        return "JSON"
+        return "NAME=NAME,..." if get_args(kind)[1] is str else "JSON"
     words = {bool: "true|false", int: "INTEGER", float: "NUMBER", str: "TEXT"}
     return words[kind] if kind in words else type_text(get_args(kind)[0])
 
@@ -116,8 +117,8 @@ def _class_of(config_class: type, section: str) -> str:
 def _docs() -> Mapping[tuple[str, str], str]:
     """(class, field) -> the literal under the field; (class, "") -> the class's docstring."""
     found = {}
-    tree = ast.parse(Path(schema.__file__).read_text(encoding="utf-8"))
-    for node in tree.body:
+    trees = [ast.parse(Path(m.__file__).read_text(encoding="utf-8")) for m in (schema, sections)]
+    for node in (node for tree in trees for node in tree.body):
         if not isinstance(node, ast.ClassDef):
             continue
         found[node.name, ""] = " ".join(ast.get_docstring(node).split())

@@ -10,33 +10,18 @@ LATER_SECTIONS = {
     "fsdp": "training on several processes",
     "resume": "going on from a checkpoint",
     "saving": "checkpoints during training",
-    "tracking": "wandb and TensorBoard",
 }
 # name -> what it is for, and the value that asks for nothing
 LATER_FLAGS = {
     "compile": ("compiled blocks", "false"),
-    "data.columns": ("other column names", ""),
-    "data.format": ("naming the row format instead of detecting it", ""),
-    "data.on_bad_row": ("skipping bad rows instead of stopping", "error"),
-    "data.train_file": ("files for the named data sets; a file goes to --dataset", ""),
-    "data.val_fraction": ("cutting a validation part off the training rows", "0"),
-    "early_stopping_patience": ("early stopping", "0"),
     "on_nonfinite": ("going on after a loss that is not finite", "stop"),
     "schedule_steps": ("a schedule longer than the run", ""),
     "time_limit_minutes": ("stopping before a time limit", ""),
 }
 LATER_VALUES = {
-    "optimizer": ("anyprecision", "adamw_8bit", "paged_adamw_8bit"),
-    "peft_method": ("prefix", "prompt", "ia3", "llama_adapter"),
-    "data.truncation": ("left", "split"),
-    "lora.init_lora_weights": ("pissa", "olora", "eva", "corda", "loftq"),
+    "lora.init_lora_weights": ("eva", "corda", "loftq"),
 }
-LATER_DATASETS = (
-    "alpaca_dataset",
-    "grammar_dataset",
-    "llamaguard_toxicchat_dataset",
-    "samsum_dataset",
-)
+LATER_DATASETS = ("llamaguard_toxicchat_dataset",)
 
 
 def later_fate(name: str) -> Fate | None:

@@ -70,25 +70,30 @@ _SAME = {
     "val_batch_size": ("1", "has no influence on the loss"),
     "dataset": (
         "samsum_dataset",
-        "required now: a file, a hub id or custom_dataset; no named sets yet",
+        "required now: a file, a hub id, custom_dataset or a named set",
     ),
-    "peft_method": ("lora", "lora so far"),
+    "peft_method": ("lora", "also ia3 and prompt"),
     "use_peft": ("false", ""),
     "output_dir": ("PATH/to/save/PEFT/model", "required now, for full fine-tuning too"),
     "quantization": ("none", "4bit, int4, nf4, fp4, 8bit, int8 or none; True is refused"),
-    "save_model": ("true", "weights are saved at the end, better or not"),
+    "save_model": ("true", "the last weights, and beside them those of the best evaluation"),
+    "from_peft_checkpoint": ("", "its own method, sizes and targets are taken"),
+    "freeze_layers": ("false", "the embeddings too, unless tied to the head"),
+    "num_freeze_layers": ("1", ""),
+    "flop_counter": ("false", ""),
+    "flop_counter_start": ("3", "an optimizer step"),
+    "use_profiler": ("false", ""),
+    "profiler_dir": ("PATH/to/save/profiler/results", "`profile` in the output folder"),
     "custom_dataset.file": ("getting-started/finetuning/datasets/custom_dataset.py", ""),
     "custom_dataset.train_split": ("train", ""),
     "custom_dataset.test_split": ("validation", ""),
     "custom_dataset.data_path": ("", ""),
 }
 _FSDP = "training on several processes (FSDP); leave it out and start one process"
-_FREEZING = "freezing the first blocks of a full fine-tuning"
-_PROFILING = "profiling and counting FLOPs"
-_WANDB = "wandb; metrics.jsonl in --output_dir has every number meanwhile"
 _FOLDER = "everything is written to --output_dir"
-_NAMED_SET = "the named data sets; a custom function shapes such rows meanwhile: docs/data.md"
-_LLAMA_ADAPTER = "llama-adapter; use --peft_method lora"
+_SPLITS = "the splits are --data.train_split and --data.val_split"
+_FILES = "the files are --data.train_file and --data.val_file"
+_TOXIC_CHAT = "this data set; a custom function shapes such rows meanwhile: docs/data.md"
 _TASK = Fate(
     "refused", "CAUSAL_LM", why="only causal language models are trained", neutral="causal_lm"
 )
@@ -104,9 +109,6 @@ FATES: Mapping[str, Fate] = MappingProxyType(
         ),
         "low_cpu_fsdp": _later("false", _FSDP, "false"),
         "num_workers_dataloader": _ignored("1", "rows are tokenised before training starts"),
-        "from_peft_checkpoint": _later("", "going on from an adapter"),
-        "freeze_layers": _later("false", _FREEZING, "false"),
-        "num_freeze_layers": _later("1", _FREEZING, "1"),
         "freeze_LLM_only": Fate(
             "refused", "false", why="image models are not trained", neutral="false"
         ),
@@ -115,12 +117,8 @@ FATES: Mapping[str, Fate] = MappingProxyType(
         "dist_checkpoint_folder": _ignored("fine-tuned", _FOLDER),
         "save_optimizer": _later("false", "checkpoints with optimizer states", "false"),
         "use_fast_kernels": _ignored("false", "fused attention is always used", "false"),
-        "use_wandb": _later("false", _WANDB, "false"),
+        "use_wandb": _renamed("false", "tracking.wandb"),
         "save_metrics": _ignored("false", "metrics.jsonl is always written", "false"),
-        "flop_counter": _later("false", _PROFILING, "false"),
-        "flop_counter_start": _later("3", _PROFILING, "3"),
-        "use_profiler": _later("false", _PROFILING, "false"),
-        "profiler_dir": _later("PATH/to/save/profiler/results", _PROFILING),
         "fsdp_config.mixed_precision": _renamed("true", "mixed_precision"),
         "fsdp_config.use_fp16": _renamed("false", "use_fp16"),
         "fsdp_config.sharding_strategy": _later("FULL_SHARD", _FSDP),
@@ -145,37 +143,33 @@ FATES: Mapping[str, Fate] = MappingProxyType(
         "lora_config.inference_mode": Fate(
             "refused", "false", why="an adapter is built to be trained", neutral="false"
         ),
-        "llama_adapter_config.adapter_len": _later("10", _LLAMA_ADAPTER),
-        "llama_adapter_config.adapter_layers": _later("30", _LLAMA_ADAPTER),
+        "llama_adapter_config.adapter_len": _renamed("10", "llama_adapter.adapter_len"),
+        "llama_adapter_config.adapter_layers": _renamed("30", "llama_adapter.adapter_layers"),
         "llama_adapter_config.task_type": _TASK,
-        "prefix_config.num_virtual_tokens": _later("30", "prefix tuning; use --peft_method lora"),
+        "prefix_config.num_virtual_tokens": _renamed("30", "prefix.num_virtual_tokens"),
         "prefix_config.task_type": _TASK,
         "quantization_config.quant_type": _renamed("fp4", "quantization.quant_type"),
         "quantization_config.compute_dtype": _renamed("bfloat16", "quantization.compute_dtype"),
         "quantization_config.use_double_quant": _renamed("false", "quantization.use_double_quant"),
         "quantization_config.quant_storage": _renamed("bfloat16", "quantization.quant_storage"),
-        "wandb_config.project": _later("llama_cookbook", _WANDB),
+        "wandb_config.project": _renamed("llama_cookbook", "tracking.project"),
+        "samsum_dataset.train_split": _ignored("train", _SPLITS, "train"),
+        "samsum_dataset.test_split": _ignored("validation", _SPLITS, "validation"),
+        "grammar_dataset.train_split": _renamed(
+            "grammar_dataset/gtrain_10k.csv", "data.train_file"
+        ),
+        "grammar_dataset.test_split": _renamed(
+            "grammar_dataset/grammar_validation.csv", "data.val_file"
+        ),
+        "alpaca_dataset.train_split": _ignored("train", _FILES, "train"),
+        "alpaca_dataset.test_split": _ignored("val", _FILES, "val"),
+        "alpaca_dataset.data_path": _renamed("alpaca_data.json", "data.train_file"),
+        "llamaguard_toxicchat_dataset.train_split": _later("train", _TOXIC_CHAT, "train"),
+        "llamaguard_toxicchat_dataset.test_split": _later("test", _TOXIC_CHAT, "test"),
     }
     | {
-        f"wandb_config.{name}": _later("none", _WANDB)
+        f"wandb_config.{name}": _renamed("none", f"tracking.{name}")
         for name in ("entity", "job_type", "tags", "group", "notes", "mode")
-    }
-    | {
-        f"{dataset}.{name}": _later(default, _NAMED_SET)
-        for dataset, options in {
-            "samsum_dataset": {"train_split": "train", "test_split": "validation"},
-            "grammar_dataset": {
-                "train_split": "grammar_dataset/gtrain_10k.csv",
-                "test_split": "grammar_dataset/grammar_validation.csv",
-            },
-            "alpaca_dataset": {
-                "train_split": "train",
-                "test_split": "val",
-                "data_path": "alpaca_data.json",
-            },
-            "llamaguard_toxicchat_dataset": {"train_split": "train", "test_split": "test"},
-        }.items()
-        for name, default in options.items()
     }
     | {
         f"{dataset}.dataset": _SET_NAME

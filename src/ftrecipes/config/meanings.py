@@ -48,6 +48,7 @@ MEANINGS = {
     "mixed_precision": "bf16 amp",
     "model_name": "model model_name_or_path model_path base_model model_id "
     "pretrained_model_name_or_path checkpoint",
+    "new_tokens": "add_tokens additional_special_tokens added_tokens new_special_tokens",
     "num_epochs": "epochs epoch n_epochs num_train_epochs max_epochs",
     "num_workers_dataloader": "dataloader_num_workers num_workers preprocessing_num_workers "
     "dataset_num_proc num_proc dataset_processes",
@@ -62,18 +63,26 @@ MEANINGS = {
     "quantization.quant_type": "bnb_4bit_quant_type",
     "quantization.use_double_quant": "double_quant bnb_4bit_use_double_quant double_quantization "
     "use_bnb_nested_quant",
+    "resize_embeddings": "resize_token_embeddings resize_vocab resize_embedding_layer",
     "resume": "resume_from_checkpoint resume_from auto_resume_from_checkpoints",
     "run_validation": "eval do_eval evaluate validation",
     "saving": "save_steps save_strategy save_every saves_per_epoch save_interval save_freq "
-    "save_total_limit save_only_model checkpointing_steps load_best_model_at_end "
-    "metric_for_best_model",
+    "save_total_limit save_only_model checkpointing_steps",
+    "saving.best": "load_best_model_at_end metric_for_best_model save_best",
+    "samples.prompts": "eval_prompts sample_prompts",
     "scheduler": "lr_scheduler lr_scheduler_type lr_schedule schedule",
     "seed": "random_seed data_seed manual_seed",
     "time_limit_minutes": "max_time time_limit",
     "tokenizer_name": "tokenizer tokenizer_path tokenizer_name_or_path",
-    "tracking": "report_to wandb wandb_project wandb_entity wandb_name wandb_run_name wandb_mode "
-    "run_name tensorboard use_tensorboard mlflow",
+    "tracking": "report_to mlflow logger loggers",
+    "tracking.entity": "wandb_entity",
+    "tracking.mode": "wandb_mode",
+    "tracking.project": "wandb_project",
+    "tracking.run_name": "run_name wandb_name wandb_run_name",
+    "tracking.tensorboard": "tensorboard use_tensorboard",
+    "tracking.wandb": "wandb",
     "use_fp16": "fp16",
+    "use_profiler": "profile profiler",
     "use_peft": "peft use_lora lora_enable enable_lora adapter finetuning_type",
     "val_batch_size": "eval_batch_size per_device_eval_batch_size batch_size_validation",
     "warmup_steps": "warmup num_warmup_steps warmup_ratio warmup_iters lr_warmup_steps",

@@ -7,8 +7,21 @@ them. Choices are `Literal` types, so that the parser and the help know them too
 from dataclasses import dataclass, field
 from typing import Literal
 
-NO_FLAG = {"flag": False}  # metadata of a field that no flag sets by its name
-Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+from ftrecipes.config.sections import (
+    NO_FLAG,
+    CustomDatasetConfig,
+    DataConfig,
+    Dtype,
+    Ia3Config,
+    LlamaAdapterConfig,
+    LoraConfig,
+    PrefixConfig,
+    PromptConfig,
+    QuantizationConfig,
+    SamplesConfig,
+    SavingConfig,
+    TrackingConfig,
+)
 
 
 @dataclass(frozen=True)
@@ -22,7 +35,8 @@ class TrainConfig:
     trust_remote_code: bool = False
     """Allow Python code shipped with the model or tokenizer to run on this machine."""
     dataset: str = ""
-    """Training data: a .jsonl, .json, .csv or .parquet file, a hub id, or `custom_dataset`.
+    """Training data: a .jsonl, .json, .csv, .parquet or .txt file, a folder or a glob of such
+    files, a hub id, `samsum_dataset`, `alpaca_dataset`, `grammar_dataset` or `custom_dataset`.
     Required."""
     output_dir: str = ""
     """Folder that receives the trained weights, logs and settings. Required."""
@@ -33,8 +47,19 @@ class TrainConfig:
 
     use_peft: bool = False
     """Train an adapter and keep the base model frozen; False trains every parameter."""
-    peft_method: Literal["lora"] = "lora"
-    """Adapter method used with `use_peft`."""
+    peft_method: Literal["lora", "ia3", "prefix", "prompt", "llama_adapter"] = "lora"
+    """Adapter method used with `use_peft`; each has a section of its own."""
+    from_peft_checkpoint: str | None = None
+    """Adapter folder to go on from, with `use_peft`: its method, sizes and weights are taken."""
+    freeze_layers: bool = False
+    """In full fine-tuning, keep the embeddings and the first `num_freeze_layers` blocks frozen."""
+    num_freeze_layers: int = 1
+    """Decoder blocks from the bottom that `freeze_layers` keeps frozen."""
+    new_tokens: list[str] = field(default_factory=list)
+    """Tokens to add to the tokenizer; their embeddings are trained and saved."""
+    resize_embeddings: bool = False
+    """Enlarge the embeddings to the tokenizer's vocabulary where it is larger, and train the added
+    rows; `new_tokens` does so by itself."""
 
     batching_strategy: Literal["packing", "padding"] = "packing"
     """`packing`: whole rows up to `batch_size_training` x `context_length` tokens a
@@ -60,13 +85,17 @@ class TrainConfig:
     """Optimizer steps between evaluations; 0 = at the end of each epoch."""
     max_eval_step: int = 0
     """Evaluate at most this many micro-batches; 0 = the whole validation split."""
+    early_stopping_patience: int = 0
+    """End training after this many evaluations in a row that are no better than the best; 0 =
+    never."""
 
     lr: float = 1e-4
     """Peak learning rate."""
-    optimizer: Literal["adamw"] = "adamw"
-    """Optimizer: AdamW with betas 0.9 and 0.999, epsilon 1e-8."""
+    optimizer: Literal["adamw", "anyprecision", "adamw_8bit", "paged_adamw_8bit"] = "adamw"
+    """AdamW with betas 0.9 and 0.999 and epsilon 1e-8: torch's, `anyprecision` (all bfloat16, with
+    Kahan summation; needs `pure_bf16`), or of bitsandbytes with 8-bit moments, `paged` or not."""
     weight_decay: float = 0.0
-    """Decoupled weight decay, per step times the learning rate."""
+    """Decoupled weight decay, per step times the learning rate; norms and biases get none."""
     scheduler: Literal["constant", "linear", "cosine", "wsd", "step"] = "cosine"
     """Learning rate over the steps: after warm-up constant, linear or cosine to 0, `wsd`
     (constant, then linear to 0 over the last fifth), or `step` (times `gamma` each epoch)."""
@@ -93,99 +122,18 @@ class TrainConfig:
     use_fp16: bool = False
     """Store the base and compute in float16, with a loss scaler; for cards without bfloat16."""
 
-
-@dataclass(frozen=True)
-class QuantizationConfig:
-    """Quantized base weights (bitsandbytes). `--quantization WORD` sets `method`, and
-    `quant_type` with it."""
-
-    method: Literal["none", "4bit", "8bit"] = "none"
-    """Bits of the frozen base weights; the short words nf4, fp4, int4 and int8 are accepted too."""
-    quant_type: Literal["nf4", "fp4"] = "nf4"
-    """Code book of 4-bit weights."""
-    compute_dtype: Dtype = "auto"
-    """Type that 4-bit weights are multiplied in; `auto` = bfloat16 on an accelerator, float32
-    on a CPU."""
-    use_double_quant: bool = True
-    """Quantize the 4-bit scales as well: 0.127 instead of 0.5 bits a weight for them."""
-    quant_storage: Literal["uint8", "float32", "bfloat16", "float16"] = "uint8"
-    """Type that packs the 4-bit weights."""
-
-
-@dataclass(frozen=True)
-class LoraConfig:
-    """LoRA adapters; the names are those of peft.LoraConfig."""
-
-    r: int = 16
-    """Rank of each update."""
-    lora_alpha: float = 32.0
-    """Scale of the update, divided by `r` (by its square root with `use_rslora`)."""
-    lora_dropout: float = 0.0
-    """Dropout on the adapters' input, as a probability."""
-    target_modules: list[str] = field(default_factory=lambda: ["all-linear"])
-    """Modules that get an adapter: name suffixes, one regular expression, or all-linear (all
-    but the head)."""
-    exclude_modules: list[str] = field(default_factory=list)
-    """Modules that get none although they match `target_modules`."""
-    target_parameters: list[str] = field(default_factory=list)
-    """Parameters, not modules, that get an adapter, e.g. `mlp.experts.gate_up_proj` of a
-    mixture of experts."""
-    bias: Literal["none", "all", "lora_only"] = "none"
-    """Biases that are trained too."""
-    modules_to_save: list[str] = field(default_factory=list)
-    """Modules that are trained whole and saved with the adapter."""
-    use_rslora: bool = False
-    """Scale by `lora_alpha` / sqrt(r)."""
-    use_dora: bool = False
-    """Train magnitude and direction apart (DoRA)."""
-    init_lora_weights: Literal["true", "gaussian", "orthogonal"] = "true"
-    """How A starts: `true` = Kaiming uniform; B starts at zero, so that the first step starts
-    at the base model."""
-    layers_to_transform: list[int] = field(default_factory=list)
-    """Indices of the decoder blocks that get adapters; empty = all."""
-    layers_pattern: list[str] = field(default_factory=list)
-    """Name of the block list when it is not a common one, with `layers_to_transform`."""
-    rank_pattern: dict[str, int] = field(default_factory=dict)
-    """Other ranks for some modules, as JSON: {"q_proj": 8}."""
-    alpha_pattern: dict[str, float] = field(default_factory=dict)
-    """Other `lora_alpha` for some modules, as JSON."""
-
-
-@dataclass(frozen=True)
-class DataConfig:
-    """How rows become tokens and labels, and labels become batches."""
-
-    train_split: str = "train"
-    """Split of a hub data set to train on."""
-    val_split: str | None = None
-    """Split of a hub data set to evaluate on; unset = `validation`, `val`, `dev` or none, as
-    the set has it."""
-    val_file: str | None = None
-    """Local file to evaluate on, beside a local training file."""
-    truncation: Literal["right", "drop", "error"] = "right"
-    """Rows longer than `context_length`: cut at the right, dropped, or an error. What is lost
-    is counted and printed."""
-    shuffle: Literal["grouped", "plain"] = "grouped"
-    """Order with padding: rows of like length together (batches in random order), or fully
-    random rows."""
-
-
-@dataclass(frozen=True)
-class CustomDatasetConfig:
-    """`--dataset custom_dataset`: a Python file makes the rows. Unknown options in this section
-    reach it as given."""
-
-    file: str | None = None
-    """Python file, or file.py:function; the function defaults to get_custom_dataset."""
-    train_split: str = "train"
-    """Third argument of the function for the training rows."""
-    test_split: str = "validation"
-    """Third argument of the function for the evaluation rows."""
-    data_path: str = ""
-    """Free for the function's own use."""
-    options: dict[str, str] = field(default_factory=dict, metadata=NO_FLAG)
-    """Collects the options of this section that are not listed here; the function reads them as
-    attributes."""
+    use_profiler: bool = False
+    """Record a torch trace of `profiler_steps` steps, for chrome://tracing or Perfetto."""
+    profiler_dir: str | None = None
+    """Folder of the trace; unset = `profile` in `output_dir`."""
+    profiler_start: int = 3
+    """First step of the trace; those before it warm up."""
+    profiler_steps: int = 3
+    """Steps in the trace."""
+    flop_counter: bool = False
+    """Count the floating-point operations of one step, and tell the rate."""
+    flop_counter_start: int = 3
+    """The step that `flop_counter` counts."""
 
 
 @dataclass(frozen=True)
@@ -195,8 +143,15 @@ class RunConfig:
     train: TrainConfig = field(default_factory=TrainConfig)
     quantization: QuantizationConfig = field(default_factory=QuantizationConfig)
     lora: LoraConfig = field(default_factory=LoraConfig)
+    ia3: Ia3Config = field(default_factory=Ia3Config)
+    prefix: PrefixConfig = field(default_factory=PrefixConfig)
+    prompt: PromptConfig = field(default_factory=PromptConfig)
+    llama_adapter: LlamaAdapterConfig = field(default_factory=LlamaAdapterConfig)
     data: DataConfig = field(default_factory=DataConfig)
     custom_dataset: CustomDatasetConfig = field(default_factory=CustomDatasetConfig)
+    saving: SavingConfig = field(default_factory=SavingConfig)
+    samples: SamplesConfig = field(default_factory=SamplesConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
     origins: dict[str, str] = field(default_factory=dict, compare=False, metadata=NO_FLAG)
     """Canonical flag -> `default`, the name of the file, or the flag as it was typed."""
 

@@ -12,18 +12,24 @@ from ftrecipes.config.later import LATER_FLAGS, LATER_SECTIONS, LATER_VALUES, la
 from ftrecipes.config.legacy import FATES, SECTION_ALIASES, Fate, fate_of
 from ftrecipes.config.names import alike, close, meant, settled
 from ftrecipes.config.schema import RunConfig
-from ftrecipes.config.values import FALSE_WORDS, check_text, describe, read_value
+from ftrecipes.config.values import FALSE_WORDS, check_text, describe, items, read_value
 
 PATH_FLAGS = (
     "model_name",
     "tokenizer_name",
     "dataset",
     "output_dir",
+    "data.train_file",
     "data.val_file",
     "custom_dataset.file",
+    "from_peft_checkpoint",
+    "profiler_dir",
+    "samples.prompts",
     "adapter",
 )
-SHORTHANDS = {"quantization": "quantization.method"}
+# A section's own name -> the flag that it names first.
+SHORTHANDS = {"quantization": "quantization.method", "tracking": "tracking.wandb"}
+TRACKERS = ("wandb", "tensorboard")
 QUANTIZATION_WORDS = {
     "none": {"method": "none"},
     "4bit": {"method": "4bit"},
@@ -96,10 +102,16 @@ class Source:
         if canonical == "quantization.method":
             self._read_quantization(name, value)
             return
+        if name == "tracking":
+            self._read_tracking(value)
+            return
         if str(value).lower() in LATER_VALUES.get(canonical, ()):
             self._fault(f"this value is {REFUSALS['later']}", name, got=value, flag=canonical)
             return
-        kind = flags_of(self.into)[canonical].type
+        kind, default = flags_of(self.into)[canonical].type, flags_of(self.into)[canonical].default
+        fate = fate_of(name) if self.into is RunConfig else None
+        if value == "" and default is None and fate and not fate.default:
+            value = "none"  # the predecessor's word for nothing
         try:
             result = read_value(value, kind)
         except ValueError as hint:
@@ -122,6 +134,20 @@ class Source:
             do = QUANTIZATION_HINTS.get(word, "")
             flag = "quantization.method"
             self._fault("bad value", name, got=value, expected=expected, do=do, flag=flag)
+
+    def _read_tracking(self, value: object) -> None:
+        """The tools by name; those that are not named are off."""
+        try:
+            words = [] if value is None else [str(word).lower() for word in items(value)]
+        except ValueError:
+            words = [str(value)]
+        if set(words) <= set(TRACKERS):
+            for tool in TRACKERS:
+                self._put(f"tracking.{tool}", "tracking", tool in words)
+        else:
+            expected = f"{', '.join(TRACKERS)}, both with a comma between them, or none"
+            flag = "tracking.wandb"
+            self._fault("bad value", "tracking", got=value, expected=expected, flag=flag)
 
     def _put(self, canonical: str, name: str, value: object) -> None:
         """Set a value; two spellings of one flag may repeat a value but not contradict."""

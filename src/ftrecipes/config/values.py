@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from types import UnionType
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 from ftrecipes.config.names import close
 
@@ -34,7 +34,7 @@ def read_value(value: object, kind: Any) -> Any:
     if get_origin(inner) is Literal:
         return _read_choice(value, get_args(inner))
     if get_origin(inner) is list:
-        return [read_value(item, get_args(inner)[0]) for item in _items(value)]
+        return [read_value(item, get_args(inner)[0]) for item in items(value)]
     if get_origin(inner) is dict:
         return _read_mapping(value, get_args(inner)[1])
     result = {bool: _read_bool, int: _read_int, float: _read_float, str: _read_text}[inner](value)
@@ -52,7 +52,9 @@ def describe(kind: Any) -> str:
         text = "whole numbers" if get_args(inner)[0] is int else "names"
         text += " separated by commas, without spaces"
     elif get_origin(inner) is dict:
+        is_text = get_args(inner)[1] is str
         text = "a JSON object with numbers, such as '{\"q_proj\": 8}'"
+        text = "pairs such as instruction=question,output=answer, or JSON" if is_text else text
     else:
         words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
         text = words[inner]
@@ -60,7 +62,7 @@ def describe(kind: Any) -> str:
 
 
 def _unwrap(kind: Any) -> tuple[Any, bool]:
-    if not isinstance(kind, UnionType):
+    if get_origin(kind) not in (Union, UnionType):
         return kind, False
     return next(part for part in get_args(kind) if part is not type(None)), True
 
@@ -128,7 +130,8 @@ def _read_choice(value: object, choices: tuple[str, ...]) -> str:
     return by_word[word]
 
 
-def _items(value: object) -> list:
+def items(value: object) -> list:
+    """The entries of a list, given as one or as text with commas. Raises ValueError."""
     if isinstance(value, list | tuple):
         return list(value)
     if not isinstance(value, str):
@@ -141,14 +144,19 @@ def _items(value: object) -> list:
             text = text[1:-1]
     if not text or text.lower() in NONE_WORDS:
         return []
-    items = [item.strip().strip("'\"") for item in text.split(",")]
-    if not all(items) or any(" " in item for item in items):
+    entries = [item.strip().strip("'\"") for item in text.split(",")]
+    if not all(entries) or any(" " in entry for entry in entries):
         raise ValueError
-    return items
+    return entries
 
 
 def _read_mapping(value: object, kind: Any) -> dict:
-    if isinstance(value, str):
+    if isinstance(value, str) and kind is str and not value.lstrip().startswith("{"):
+        pairs = [entry.partition("=") for entry in items(value)]
+        if not all(equals for _, equals, _ in pairs):
+            raise ValueError
+        value = _unique([(key.strip(), item.strip()) for key, _, item in pairs])
+    elif isinstance(value, str):
         try:
             value = json.loads(value, object_pairs_hook=_unique)
         except (json.JSONDecodeError, RecursionError):

@@ -1,0 +1,205 @@
+"""The sections of a run's settings whose flags carry a prefix; see config/schema.py."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+NO_FLAG = {"flag": False}  # metadata of a field that no flag sets by its name
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+
+
+@dataclass(frozen=True)
+class QuantizationConfig:
+    """Quantized base weights (bitsandbytes). `--quantization WORD` sets `method`, and
+    `quant_type` with it."""
+
+    method: Literal["none", "4bit", "8bit"] = "none"
+    """Bits of the frozen base weights; the short words nf4, fp4, int4 and int8 are accepted too."""
+    quant_type: Literal["nf4", "fp4"] = "nf4"
+    """Code book of 4-bit weights."""
+    compute_dtype: Dtype = "auto"
+    """Type that 4-bit weights are multiplied in; `auto` = bfloat16 on an accelerator, float32
+    on a CPU."""
+    use_double_quant: bool = True
+    """Quantize the 4-bit scales as well: 0.127 instead of 0.5 bits a weight for them."""
+    quant_storage: Literal["uint8", "float32", "bfloat16", "float16"] = "uint8"
+    """Type that packs the 4-bit weights."""
+
+
+@dataclass(frozen=True)
+class LoraConfig:
+    """LoRA adapters; the names are those of peft.LoraConfig."""
+
+    r: int = 16
+    """Rank of each update."""
+    lora_alpha: float = 32.0
+    """Scale of the update, divided by `r` (by its square root with `use_rslora`)."""
+    lora_dropout: float = 0.0
+    """Dropout on the adapters' input, as a probability."""
+    target_modules: list[str] = field(default_factory=lambda: ["all-linear"])
+    """Modules that get an adapter: name suffixes, one regular expression, or all-linear (all
+    but the head)."""
+    exclude_modules: list[str] = field(default_factory=list)
+    """Modules that get none although they match `target_modules`."""
+    target_parameters: list[str] = field(default_factory=list)
+    """Parameters, not modules, that get an adapter, e.g. `mlp.experts.gate_up_proj` of a
+    mixture of experts."""
+    bias: Literal["none", "all", "lora_only"] = "none"
+    """Biases that are trained too."""
+    modules_to_save: list[str] = field(default_factory=list)
+    """Modules that are trained whole and saved with the adapter."""
+    use_rslora: bool = False
+    """Scale by `lora_alpha` / sqrt(r)."""
+    use_dora: bool = False
+    """Train magnitude and direction apart (DoRA)."""
+    init_lora_weights: Literal["true", "gaussian", "orthogonal", "pissa", "olora"] = "true"
+    """How the update starts: `true` = Kaiming uniform A and a B of zero; `pissa` and `olora` take
+    it out of the base weights, and are saved as plain LoRA of rank 2 r on the unchanged base."""
+    layers_to_transform: list[int] = field(default_factory=list)
+    """Indices of the decoder blocks that get adapters; empty = all."""
+    layers_pattern: list[str] = field(default_factory=list)
+    """Name of the block list when it is not a common one, with `layers_to_transform`."""
+    rank_pattern: dict[str, int] = field(default_factory=dict)
+    """Other ranks for some modules, as JSON: {"q_proj": 8}."""
+    alpha_pattern: dict[str, float] = field(default_factory=dict)
+    """Other `lora_alpha` for some modules, as JSON."""
+
+
+@dataclass(frozen=True)
+class Ia3Config:
+    """IA3 adapters: one learned factor a channel; the names are those of peft.IA3Config."""
+
+    target_modules: list[str] = field(default_factory=list)
+    """Modules that get factors, as name suffixes; empty = PEFT's choice for the model type."""
+    feedforward_modules: list[str] = field(default_factory=list)
+    """Those of `target_modules` whose input is scaled instead of their output; empty = PEFT's
+    choice."""
+
+
+@dataclass(frozen=True)
+class PrefixConfig:
+    """Prefix tuning: learned keys and values before each row, in every layer."""
+
+    num_virtual_tokens: int = 30
+    """Positions of the prefix."""
+    prefix_projection: bool = False
+    """Learn the prefix through a small network (needs more memory while training)."""
+
+
+@dataclass(frozen=True)
+class PromptConfig:
+    """Prompt tuning: learned embeddings before each row."""
+
+    num_virtual_tokens: int = 30
+    """Positions of the learned prompt."""
+    init_text: str | None = None
+    """Text whose embeddings the learned prompt starts from; unset = random tokens."""
+
+
+@dataclass(frozen=True)
+class LlamaAdapterConfig:
+    """LLaMA-Adapter: learned prompts in the attention of the upper blocks, behind a gate."""
+
+    adapter_len: int = 10
+    """Positions of the prompt of each block."""
+    adapter_layers: int = 30
+    """Blocks from the top that get one; more than there are means all."""
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """How rows become tokens and labels, and labels become batches."""
+
+    format: Literal[
+        "auto", "chat", "sharegpt", "instruction", "prompt_completion", "text", "tokens"
+    ] = "auto"
+    """What the rows are (docs/data.md); `auto` tells by the columns."""
+    columns: dict[str, str] = field(default_factory=dict)
+    """Other names of the columns, ours first: instruction=question,output=answer, or as JSON."""
+    train_file: str | None = None
+    """File of `alpaca_dataset` or `grammar_dataset`."""
+
+    train_split: str = "train"
+    """Split of a hub data set to train on."""
+    val_split: str | None = None
+    """Split of a hub data set to evaluate on; unset = `validation`, `val`, `dev` or none, as
+    the set has it."""
+    val_file: str | None = None
+    """Local file, folder or glob to evaluate on, beside a local training file."""
+    val_fraction: float = 0.0
+    """Share of the training rows that is set aside to evaluate on, drawn with a fixed seed."""
+    on_bad_row: Literal["error", "skip"] = "error"
+    """A row that can not be used: an error that names it, or skipped and counted."""
+    truncation: Literal["right", "left", "split", "drop", "error"] = "right"
+    """Rows longer than `context_length`: cut at the right or left, split into several rows,
+    dropped, or an error. What is lost is counted and printed."""
+    cache: bool = True
+    """Keep tokenised rows in the user's cache folder, and take them from there when nothing that
+    they depend on has changed."""
+    shuffle: Literal["grouped", "plain"] = "grouped"
+    """Order with padding: rows of like length together (batches in random order), or fully
+    random rows."""
+
+
+@dataclass(frozen=True)
+class CustomDatasetConfig:
+    """`--dataset custom_dataset`: a Python file makes the rows. Unknown options in this section
+    reach it as given."""
+
+    file: str | None = None
+    """Python file, or file.py:function; the function defaults to get_custom_dataset."""
+    train_split: str = "train"
+    """Third argument of the function for the training rows."""
+    test_split: str = "validation"
+    """Third argument of the function for the evaluation rows."""
+    data_path: str = ""
+    """Free for the function's own use."""
+    options: dict[str, str] = field(default_factory=dict, metadata=NO_FLAG)
+    """Collects the options of this section that are not listed here; the function reads them as
+    attributes."""
+
+
+@dataclass(frozen=True)
+class SavingConfig:
+    """What is kept beside the result at the end."""
+
+    best: bool = True
+    """Keep the weights of the lowest evaluation loss in `best` inside `output_dir`."""
+
+
+@dataclass(frozen=True)
+class SamplesConfig:
+    """Answers to fixed prompts before, during and after training."""
+
+    prompts: str | None = None
+    """File of prompts, one a line (.txt), or rows with `prompt` or `messages` (.jsonl)."""
+    max_new_tokens: int = 64
+    """Longest answer in tokens."""
+    every_steps: int = 0
+    """Optimizer steps between them; 0 = before the first step, at the end of each epoch, and
+    after the last."""
+
+
+@dataclass(frozen=True)
+class TrackingConfig:
+    """The numbers of metrics.jsonl for other tools; `--tracking wandb,tensorboard` names them."""
+
+    wandb: bool = False
+    """Log to Weights & Biases; needs the package wandb."""
+    tensorboard: bool = False
+    """Write TensorBoard event files into `output_dir`; needs the package tensorboard."""
+    project: str = "ftrecipes"
+    """wandb project."""
+    entity: str | None = None
+    """wandb user or team; unset = the account's default."""
+    run_name: str | None = None
+    """wandb name of the run; unset = the name of `output_dir`."""
+    group: str | None = None
+    """wandb group of runs."""
+    job_type: str | None = None
+    """wandb job type."""
+    tags: list[str] = field(default_factory=list)
+    """wandb tags."""
+    notes: str | None = None
+    """wandb notes."""
+    mode: Literal["online", "offline", "disabled"] | None = None
+    """wandb mode; unset = what the environment says (WANDB_MODE), else online."""
