@@ -1,6 +1,6 @@
 """What a run tells while it goes: metrics.jsonl, progress, log and memory in one place."""
 
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -10,7 +10,7 @@ import torch
 from ftrecipes.report.memory import MemoryMeter, describe
 from ftrecipes.report.metrics import MetricsFile
 from ftrecipes.report.progress import Progress, progress_kind
-from ftrecipes.report.throughput import Throughput, clock
+from ftrecipes.report.throughput import Activity, Throughput, TimeSheet, clock, rate
 from ftrecipes.runtime import log
 
 
@@ -22,6 +22,7 @@ class Recorder:
     ):
         self._total_steps = total_steps
         self._throughput = Throughput()
+        self._times = TimeSheet()
         self._memory = MemoryMeter(device)
         self._metrics = MetricsFile(path, rank=rank)
         self._progress = Progress(
@@ -38,8 +39,12 @@ class Recorder:
         self, kind: type | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            self._metrics.write("stopped", reason=f"{type(error).__name__}: {error}")
+            self._write("stopped", reason=f"{type(error).__name__}: {error}")
         self._stack.close()
+
+    def timed(self, activity: Activity) -> AbstractContextManager[None]:
+        """Count the time inside as sampling or saving; steps and evaluations bring their own."""
+        return self._times.measure(activity)
 
     def step(
         self,
@@ -58,6 +63,7 @@ class Recorder:
         """One optimizer step. `grad_norm` is the norm before clipping; `note` says why there was
         no update, or is empty."""
         self._throughput.add(seconds=seconds, num_tokens=num_tokens, positions=positions)
+        self._times.add("steps", seconds)
         fields = {
             "step": step,
             "epoch": epoch,
@@ -71,7 +77,7 @@ class Recorder:
             "tokens_per_second": self._throughput.tokens_per_second,
             "positions_per_second": self._throughput.positions_per_second,
         }
-        self._metrics.write("step", **fields, **({"note": note} if note else {}))
+        self._write("step", **fields, **({"note": note} if note else {}))
         if note:
             log.warning(f"step {step}: no update, {note}")
         self._progress.show(
@@ -99,7 +105,8 @@ class Recorder:
         seconds: float,
     ) -> None:
         """One evaluation after `step` steps; 0 = before the first."""
-        self._metrics.write(
+        self._times.add("evaluation", seconds)
+        self._write(
             "evaluation",
             step=step,
             epoch=epoch,
@@ -120,24 +127,53 @@ class Recorder:
     def epoch(self, *, step: int, epoch: int, loss: float | None, num_tokens: int) -> None:
         """End of an epoch: mean token loss of its steps while it was trained, and the memory."""
         memory = self._memory.epoch()
-        self._metrics.write(
-            "epoch", step=step, epoch=epoch, loss=loss, num_tokens=num_tokens, **memory
-        )
+        self._write("epoch", step=step, epoch=epoch, loss=loss, num_tokens=num_tokens, **memory)
         log.info(
             f"epoch {epoch}: training loss {_number(loss, '.4f')} over {num_tokens} tokens; "
             f"{describe(memory)}"
         )
 
+    def sample(self, *, step: int, prompt: str, answer: str) -> None:
+        """What the model answers to one of the fixed prompts after `step` steps."""
+        self._write("sample", step=step, prompt=prompt, answer=answer)
+        log.info(f"sample after step {step}: {prompt!r} -> {answer!r}")
+
+    def early_stop(self, *, step: int, best_step: int, best_loss: float, evaluations: int) -> None:
+        """Training ends here: the last `evaluations` were no better than that of `best_step`."""
+        self._write(
+            "early_stop",
+            step=step,
+            best_step=best_step,
+            best_loss=best_loss,
+            evaluations=evaluations,
+        )
+        log.info(
+            f"training ends early, after step {step}: the last {evaluations} evaluations were no "
+            f"better than loss {best_loss:.4f} after step {best_step}"
+        )
+
     def end(self, *, step: int, tokens: int, positions: int, seconds: float) -> None:
         """End of the run: totals, and the memory at its peak."""
         memory = self._memory.whole_run()
-        self._metrics.write(
-            "end", step=step, tokens=tokens, positions=positions, seconds=seconds, **memory
+        self._write(
+            "end",
+            step=step,
+            tokens=tokens,
+            positions=positions,
+            seconds=seconds,
+            tokens_per_second=rate(tokens, seconds),
+            positions_per_second=rate(positions, seconds),
+            **self._times.fields(),
+            **memory,
         )
         log.info(
-            f"trained {step} steps, {tokens} tokens in {positions} positions, in {clock(seconds)}; "
-            f"highest: {describe(memory)}"
+            f"trained {step} steps, {tokens} tokens in {positions} positions, in {clock(seconds)} "
+            f"({rate(tokens, seconds):.0f} tokens/s, {rate(positions, seconds):.0f} positions/s); "
+            f"time: {self._times.describe()}; highest: {describe(memory)}"
         )
+
+    def _write(self, kind: str, **fields: object) -> None:
+        self._metrics.write(kind, **fields)
 
 
 def _number(value: float | None, style: str) -> str:
