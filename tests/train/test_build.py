@@ -70,8 +70,8 @@ def test_every_flag_arrives(tmp_path):
         assert (training.schedule.peak_lr, training.schedule.warmup_steps) == (0.25, 3)
         assert training.schedule.kind == "linear"
         assert [len(batch) for batch in training.val_loader.evaluation_plan()] == [3, 3, 1]
-        [group] = training.updater.optimizer.param_groups
-        assert group["weight_decay"] == 0.5
+        groups = training.updater.optimizer.param_groups
+        assert [group["weight_decay"] for group in groups] == [0.5, 0.0]
         assert training.updater.max_norm == 0.75
         assert (training.loader.seed, training.loader.shuffle) == (9, "plain")
         assert len(training.sources) == 12
