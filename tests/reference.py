@@ -5,11 +5,14 @@ nothing of ours. A row is a pair (input_ids, labels) of two int lists of equal l
 input_ids[i] where the model must produce token i, else -100 (they are not shifted).
 """
 
+import json
 import math
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from transformers import PreTrainedTokenizerBase
 
 Row = tuple[Sequence[int], Sequence[int]]
 
@@ -85,14 +88,46 @@ def train(
 ) -> list[float]:
     """Train with torch's AdamW, one optimizer update for each list of rows; return the losses.
 
-    `lr` is a number or a function of the step (0, 1, ...).
+    `lr` is a number or a function of the step (0, 1, ...). Biases and norms do not decay.
     """
     trainable = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(trainable, lr=0.0, weight_decay=weight_decay)
+    decayed = [p for p in trainable if p.dim() > 1]
+    spared = [p for p in trainable if p.dim() <= 1]
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": weight_decay}, {"params": spared, "weight_decay": 0}],
+        lr=0.0,
+    )
     losses = []
     for index, rows in enumerate(steps):
         losses.append(backward_step(model, rows))
         torch.nn.utils.clip_grad_norm_(trainable, max_norm)
-        optimizer.param_groups[0]["lr"] = lr(index) if callable(lr) else lr
+        for group in optimizer.param_groups:
+            group["lr"] = lr(index) if callable(lr) else lr
         optimizer.step()
     return losses
+
+
+def chat_rows(path: Path, tokenizer: PreTrainedTokenizerBase) -> list[Row]:
+    """The rows of a JSONL file whose tokenizer has a ChatML template.
+
+    Labels are the last answer and its end mark, found by the lengths of the parts.
+    """
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        messages = row.get("messages") or [
+            {"role": "user", "content": row["instruction"]},
+            {"role": "assistant", "content": row["output"]},
+        ]
+        prompt = tokenizer.apply_chat_template(
+            messages[:-1], add_generation_prompt=True, tokenize=False
+        )
+        answer = tokenizer(messages[-1]["content"], add_special_tokens=False)["input_ids"]
+        front = tokenizer(prompt, add_special_tokens=False)["input_ids"]
+        whole = tokenizer.apply_chat_template(messages, tokenize=False)
+        ids = tokenizer(whole, add_special_tokens=False)["input_ids"]
+        end = len(front) + len(answer) + 1
+        assert ids[: len(front)] == front
+        labels = [-100] * len(front) + ids[len(front) : end] + [-100] * (len(ids) - end)
+        rows.append((ids, labels))
+    return rows
