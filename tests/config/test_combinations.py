@@ -87,7 +87,7 @@ def test_custom_data_set_faults(words, expected, needed):
         ("--quantization 8bit", "without --use_peft: quantized weights can not be trained"),
         ("--custom_dataset.file x.py", "needs --dataset custom_dataset"),
         ("--data.shuffle plain", "for --batching_strategy padding"),
-        ("--data.train_split a --data.val_split b", "train.jsonl has no splits"),
+        ("--data.train_split a --data.val_split b", "rows of train.jsonl have no splits"),
         ("--custom_dataset.language de", "needs --dataset custom_dataset"),
         ("--use_peft --lora.target_modules (", "target_modules: no name and no regular expression"),
         ("--use_peft --lora.exclude_modules *x", "--lora.exclude_modules: no name and no regular"),
@@ -148,11 +148,10 @@ def test_combinations_that_are_allowed(words, needed):
         ("--dataset trian.jsonl", "did you mean train.jsonl?"),
         ("--dataset ./none", "does not exist"),
         ("--dataset no/such/file.csv", "there is no folder"),
-        ("--dataset ./", "name one file: train.jsonl"),
-        ("--dataset notes.txt", "got: .txt"),
+        ("--dataset notes.md", "got: .md"),
         ("--dataset llamaguard_toxicchat_dataset", "do: shape such rows with a function of"),
         ("--dataset train.jsonl --data.val_file val.jsonl", "--data.val_file val.jsonl"),
-        ("--dataset base", "folders are not yet read"),
+        ("--dataset base", "this folder holds no data files"),
         ("--dataset o/d --data.val_file train.jsonl --data.val_split v", "--data.val_split: would"),
         ("--model_name ./none", "does not exist"),
         ("--model_name https://a.b/o/m", "a hub id (owner/name)"),
@@ -168,7 +167,8 @@ def test_combinations_that_are_allowed(words, needed):
     ],
 )
 def test_paths(words, expected, needed):
-    Path("notes.txt").write_text("x")
+    for name in ("notes.txt", "notes.md"):
+        Path(name).write_text("x")
     for name in ("base", "earlier", "logs"):
         Path(name).mkdir()
     Path("earlier/adapter_model.safetensors").write_text("x")

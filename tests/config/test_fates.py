@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from ftrecipes.config.check_paths import FILE_SETS
 from ftrecipes.config.later import LATER_FLAGS, LATER_SECTIONS, LATER_VALUES
 from ftrecipes.config.legacy import FATES
 from ftrecipes.config.parse import Parsed, parse, parse_words
@@ -91,12 +92,11 @@ def old_command(name: str, value: object) -> Parsed:
         flags["quantization"] = "4bit"
     if name.startswith("custom_dataset"):
         flags |= {"dataset": "custom_dataset", "custom_dataset.file": "rows.py"}
-    if name.startswith("alpaca_dataset"):
-        flags |= {"dataset": "alpaca_dataset"}
-    if name.startswith("grammar_dataset"):
-        flags |= {"dataset": "grammar_dataset"}
-    if name == "grammar_dataset.test_split":
-        flags |= {"data.train_file": "train.jsonl"}
+    dataset = name.partition(".")[0]
+    if dataset in FILE_SETS:
+        flags |= {"dataset": dataset}
+        if FATES[name].to != "data.train_file":
+            flags |= {"data.train_file": "train.jsonl"}
     flags |= NEEDED_BY.get(name.partition(".")[0], {})
     return parse(flags | {name: value})
 

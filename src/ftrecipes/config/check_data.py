@@ -2,19 +2,21 @@
 
 from collections.abc import Iterator
 
-from ftrecipes.config.check_paths import CUSTOM, DATA_SUFFIXES, is_path
+from ftrecipes.config.check_paths import CUSTOM, FILE_SETS, NAMED_SETS, is_path
+from ftrecipes.config.data_files import DATA_SUFFIXES
 from ftrecipes.config.faults import Fault, idle
 from ftrecipes.config.flags import asked, asked_in, asked_of
 from ftrecipes.config.later import LATER_DATASETS
 from ftrecipes.config.schema import RunConfig
 
+SPLITS = ("data.train_split", "data.val_split")
+
 
 def check_data(config: RunConfig) -> Iterator[Fault]:
     """Faults of the settings that say which rows are read."""
     dataset = config.train.dataset
-    splits = ("data.train_split", "data.val_split")
     if dataset == CUSTOM:
-        names = asked_of(config, (*splits, "data.val_file"))
+        names = asked_of(config, (*SPLITS, "data.val_file", "data.val_fraction"))
         if names:
             yield idle(names, "the custom data set makes both splits", "dataset")
         if config.custom_dataset.file is None:
@@ -26,16 +28,44 @@ def check_data(config: RunConfig) -> Iterator[Fault]:
         names = [*asked_in(config, CUSTOM), *options]
         if names:
             yield idle(names, f"it needs --dataset {CUSTOM}", "dataset")
-        names = asked_of(config, splits)
-        if names and is_path(dataset, DATA_SUFFIXES):
-            yield idle(names, f"the file {dataset} has no splits", "dataset")
-        elif "data.val_split" in names and config.data.val_file is not None:
-            yield idle(["data.val_split"], "--data.val_file is read instead", "data.val_file")
+    yield from _named(config)
+    yield from _validation(config)
     if config.train.batching_strategy != "padding" and asked(config, "data.shuffle"):
         yield idle(["data.shuffle"], "it is for --batching_strategy padding", "batching_strategy")
+
+
+def _named(config: RunConfig) -> Iterator[Fault]:
+    dataset = config.train.dataset
+    if dataset in FILE_SETS and config.data.train_file is None:
+        what = f"--dataset {dataset}: needs --data.train_file"
+        yield Fault(what, expected="the file with its rows", flags=("data.train_file",))
+    elif dataset not in FILE_SETS and asked(config, "data.train_file"):
+        why = f"it needs --dataset {' or '.join(FILE_SETS)}; other files are named by --dataset"
+        yield idle(["data.train_file"], why, "dataset")
+    shape = asked_of(config, ("data.format", "data.columns"))
+    if dataset in NAMED_SETS and shape:
+        yield idle(shape, f"{dataset} has a prompt and columns of its own", "dataset")
     if dataset in LATER_DATASETS:
         yield Fault(
-            f"--dataset {dataset}: named data sets are not yet in this version",
+            f"--dataset {dataset}: this named data set is not yet in this version",
             do=f"shape such rows with a function of your own: --dataset {CUSTOM} (docs/data.md)",
             flags=("dataset",),
         )
+
+
+def _validation(config: RunConfig) -> Iterator[Fault]:
+    dataset, data = config.train.dataset, config.data
+    names = asked_of(config, SPLITS)
+    is_local = dataset not in NAMED_SETS and is_path(dataset, DATA_SUFFIXES)
+    if names and (dataset in FILE_SETS or is_local):
+        yield idle(names, f"the rows of {dataset} have no splits", "dataset")
+    elif "data.val_split" in names and data.val_file is not None:
+        yield idle(["data.val_split"], "--data.val_file is read instead", "data.val_file")
+    if data.val_fraction > 0:
+        others = asked_of(config, ("data.val_file", "data.val_split"))
+        if others:
+            yield Fault(
+                f"--data.val_fraction contradicts --{others[0]}: both say what to evaluate on",
+                do="keep one",
+                flags=("data.val_fraction", *others),
+            )

@@ -10,15 +10,17 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from ftrecipes.config.data_files import DATA_SUFFIXES, find_data_files, is_glob, parts_of
 from ftrecipes.config.faults import Fault, shown
 from ftrecipes.config.names import close
 from ftrecipes.config.run_files import RUN_RECORD, TRAINED, WRITTEN
 from ftrecipes.config.schema import GenerateConfig, RunConfig
 
 CUSTOM = "custom_dataset"
+FILE_SETS = ("alpaca_dataset", "grammar_dataset")
+NAMED_SETS = ("samsum_dataset", *FILE_SETS)
 LONGEST_NAME = 255  # bytes, on the usual file systems
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
-DATA_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 MODEL_FILES = ("adapter_config.json", "config.json")
 
 
@@ -31,7 +33,8 @@ def check_paths(config: RunConfig | GenerateConfig) -> list[Fault]:
         *_model("model_name", train.model_name),
         *_model("tokenizer_name", train.tokenizer_name),
         *_training_data(config),
-        *_data_file("data.val_file", config.data.val_file),
+        *_data_files("data.train_file", config.data.train_file),
+        *_data_files("data.val_file", config.data.val_file),
         *_custom_file(config),
         *_output(config),
     ]
@@ -74,28 +77,37 @@ def _adapter(config: GenerateConfig) -> Iterator[Fault]:
 
 def _training_data(config: RunConfig) -> Iterator[Fault]:
     dataset = config.train.dataset
-    if dataset and dataset != CUSTOM and is_path(dataset, DATA_SUFFIXES):
-        yield from _data_file("dataset", dataset)
+    if dataset and dataset not in (CUSTOM, *NAMED_SETS) and is_path(dataset, DATA_SUFFIXES):
+        yield from _data_files("dataset", dataset)
 
 
-def _data_file(name: str, value: str | None) -> Iterator[Fault]:
+def _data_files(name: str, value: str | None) -> Iterator[Fault]:
+    """Faults of a setting that names one file, a folder or a glob of them."""
     if value is None:
         return
-    kinds = ", ".join(DATA_SUFFIXES)
-    if not os.path.exists(value):
-        yield _absent(name, value, f"a file of one of the kinds {kinds}")
-    elif os.path.isdir(value):
-        near = sorted(path.name for path in Path(value).iterdir() if path.suffix in DATA_SUFFIXES)
+    label, kinds, flags = f"--{name} {shown(value)}", ", ".join(DATA_SUFFIXES), (name,)
+    is_folder = os.path.isdir(value)
+    if not is_folder and not os.path.exists(value) and not is_glob(value):
+        yield _absent(name, value, f"a file, or a folder or glob of files, of the kinds {kinds}")
+    elif is_folder and not os.access(value, os.R_OK | os.X_OK):
+        do = "check its permissions"
+        yield Fault(f"{label}: this folder can not be looked into", do=do, flags=flags)
+    elif not (files := find_data_files(value)):
+        what = "this folder holds no data files" if is_folder else "matches no data file"
+        yield Fault(f"{label}: {what}", expected=f"files of the kinds {kinds}", flags=flags)
+    elif not files[0].name.lower().endswith(DATA_SUFFIXES):
+        got = files[0].suffix or "no suffix"
+        what = f"{label}: not a kind of file that is read"
+        yield Fault(what, got=got, expected=f"one of {kinds}", flags=flags)
+    elif is_folder and len(parts := parts_of(files)) > 1:
+        # Else validation rows would be trained on without a word.
         yield Fault(
-            f"--{name} {value}: a folder, and folders are not yet read",
-            expected=f"a file of one of the kinds {kinds}",
-            do=f"name one file: {', '.join(near[:5])}" if near else "",
-            flags=(name,),
+            f"{label}: its files are different parts of a data set",
+            got=", ".join(f"{file} ({part})" for part, file in parts.items()),
+            do="name the files: --dataset for training, --data.val_file for validation (a glob "
+            "takes all that it matches)",
+            flags=flags,
         )
-    elif not value.lower().endswith(DATA_SUFFIXES):
-        got = Path(value).suffix or "no suffix"
-        what = f"--{name} {value}: not a kind of file that is read"
-        yield Fault(what, got=got, expected=f"one of {kinds}", flags=(name,))
 
 
 def _custom_file(config: RunConfig) -> Iterator[Fault]:
@@ -144,11 +156,13 @@ def _in_the_way(config: RunConfig, folder: Path) -> Iterator[Fault]:
         if value and _same(train.output_dir, value):
             what = f"{label}: this is the folder of --{name}"
             yield Fault(what, do="choose another folder", flags=("output_dir", name))
-    inputs = {"dataset": train.dataset, "data.val_file": config.data.val_file}
+    inputs = {
+        "dataset": train.dataset,
+        "data.train_file": config.data.train_file,
+        "data.val_file": config.data.val_file,
+    }
     for name, value in inputs.items():
-        if value and _same(str(Path(value).parent), train.output_dir) and _is_written(value):
-            what = f"{label}: the run would replace {value}, which is --{name}"
-            yield Fault(what, do="choose another folder", flags=("output_dir", name))
+        yield from _overwritten(name, value or "", folder)
     if train.overwrite_output_dir or not os.path.isdir(folder):
         return
     what, found = "holds an earlier result", _names(folder, TRAINED)
@@ -161,6 +175,18 @@ def _in_the_way(config: RunConfig, folder: Path) -> Iterator[Fault]:
             do="choose another folder, or replace them with --overwrite_output_dir",
             flags=("output_dir", "overwrite_output_dir"),
         )
+
+
+def _overwritten(name: str, value: str, folder: Path) -> Iterator[Fault]:
+    """Data that the run itself would replace, or add its own files to."""
+    label, flags, do = f"--output_dir {folder}", ("output_dir", name), "choose another folder"
+    if _same(value, str(folder)):
+        yield Fault(f"{label}: this is the folder of --{name}", do=do, flags=flags)
+        return
+    for file in find_data_files(value):
+        if _same(str(file.parent), str(folder)) and _is_written(str(file)):
+            what = f"{label}: the run would replace {file}, which is --{name}"
+            yield Fault(what, do=do, flags=flags)
 
 
 def _names(folder: Path, patterns: tuple[str, ...]) -> list[str]:

@@ -1,0 +1,123 @@
+"""The flags that say where rows come from: files, folders, globs, named sets, validation parts."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ftrecipes.config import argv
+from ftrecipes.config.data_files import find_data_files
+from ftrecipes.config.parse import parse
+from tests.config.faults import faults_of
+
+ALPACA = "--dataset alpaca_dataset --data.train_file rows.json"
+
+
+@pytest.fixture
+def flags_of(needed):
+    """Flags of a run in a folder with some data files."""
+    for name in ("rows.json", "notes.md", "set/b.jsonl", "set/a.csv", "set/.a.jsonl", "set/x.py"):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text("[]")
+    for name in ("parts/train.jsonl", "parts/validation.jsonl", "parts/2_test.csv", "empty/x.md"):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text("[]")
+
+    def make(words: str) -> dict:
+        return argv.split(needed, ()).flags | argv.split(words.split(), ()).flags
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("value", "names"),
+    [
+        ("rows.json", ["rows.json"]),
+        ("set", ["set/a.csv", "set/b.jsonl"]),
+        ("set/", ["set/a.csv", "set/b.jsonl"]),
+        ("set/*", ["set/a.csv", "set/b.jsonl"]),
+        ("**/*.json*", ["parts/train.jsonl", "parts/validation.jsonl", "rows.json", "set/b.jsonl",
+                        "train.jsonl"]),
+        ("set/[!a].jsonl", ["set/b.jsonl"]),
+        ("*.md", []),
+        ("empty", []),
+        ("none", []),
+    ],
+)  # fmt: skip
+def test_files_that_a_setting_names(flags_of, value, names):
+    assert [str(path) for path in find_data_files(value)] == names
+
+
+def test_a_file_is_not_taken_for_a_glob(flags_of):
+    Path("rows[1].json").write_text("[]")
+    Path("rows1.json").write_text("[]")
+    assert find_data_files("rows[1].json") == [Path("rows[1].json")]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--dataset data/*.jsonl", "--dataset data/*.jsonl: matches no data file"),
+        ("--dataset *.md", "--dataset *.md: matches no data file"),
+        ("--dataset empty", "--dataset empty: this folder holds no data files\n  expected: files"),
+        ("--data.val_file none/*.csv", "--data.val_file none/*.csv: matches no data file"),
+        ("--data.val_file empty", "--data.val_file empty: this folder holds no data files"),
+        ("--dataset parts", "got: 2_test.csv (test), train.jsonl (train), validation.jsonl"),
+        ("--dataset alpaca_dataset", "--dataset alpaca_dataset: needs --data.train_file"),
+        ("--dataset grammar_dataset", "--dataset grammar_dataset: needs --data.train_file"),
+        (
+            "--dataset alpaca_dataset --data.train_file row.json",
+            "--data.train_file row.json: does not exist",
+        ),
+        ("--data.train_file rows.json", "--data.train_file: would have no effect"),
+        (f"{ALPACA} --data.train_split x", "rows of alpaca_dataset have no splits"),
+        (f"{ALPACA} --data.format chat", "--data.format: would have no effect"),
+        (f"{ALPACA} --data.columns output=answer", "--data.columns: would have no effect"),
+        ("--data.val_fraction 1", "--data.val_fraction: out of range"),
+        ("--data.val_fraction -0.1", "--data.val_fraction: out of range"),
+        (
+            "--data.val_fraction 0.1 --data.val_file rows.json",
+            "--data.val_fraction contradicts --data.val_file",
+        ),
+        (
+            "--dataset o/d --data.val_fraction 0.1 --data.val_split dev",
+            "--data.val_fraction contradicts --data.val_split",
+        ),
+        (
+            "--dataset custom_dataset --custom_dataset.file x.py --data.val_fraction 0.1",
+            "--data.val_fraction: would have no effect: the custom data set makes both splits",
+        ),
+        ("--dataset set --output_dir set", "--output_dir set: this is the folder of --dataset"),
+    ],
+)
+def test_faults(flags_of, words, expected):
+    Path("x.py").touch()
+    (fault,) = faults_of(lambda: parse(flags_of(words)))
+    assert expected in fault
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--dataset set",
+        "--dataset set/*.jsonl --data.val_file parts/validation.*",
+        "--dataset parts/*",
+        "--dataset set/b.jsonl --output_dir set",
+        "--dataset samsum_dataset --data.val_split test",
+        f"{ALPACA} --data.val_fraction 0.05",
+        "--dataset grammar_dataset --data.train_file set/a.csv --data.val_file rows.json",
+        "--dataset o/d --data.val_fraction 0.1 --data.train_split train",
+    ],
+)
+def test_what_is_allowed(flags_of, words):
+    assert parse(flags_of(words)).warnings == ()
+
+
+@pytest.mark.parametrize("value", ["out/run.json", "out/*.json", "*/run.json"])
+def test_a_run_never_replaces_its_own_input(flags_of, value):
+    """Not with --overwrite_output_dir either."""
+    Path("out").mkdir()
+    Path("out/run.json").write_text(json.dumps([{"instruction": "a", "output": "b"}]))
+    words = f"--dataset {value} --output_dir out --overwrite_output_dir"
+    (fault,) = faults_of(lambda: parse(flags_of(words)))
+    assert "would replace out/run.json, which is --dataset" in fault
