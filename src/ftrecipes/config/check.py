@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from ftrecipes.config.check_data import check_data
 from ftrecipes.config.check_paths import check_paths
+from ftrecipes.config.check_tracking import check_tracking
 from ftrecipes.config.check_tuning import check_tuning
 from ftrecipes.config.faults import Fault, idle, out_of_range
 from ftrecipes.config.flags import asked, asked_in, asked_of, flags_of, value_of
@@ -69,6 +70,7 @@ def check(config: RunConfig, broken: Collection[str] = (), *, writes: bool = Tru
         *check_tuning(config),
         *_loop(config),
         *check_data(config),
+        *check_tracking(config),
         *precision_faults(config),
         *check_paths(config),
     ]

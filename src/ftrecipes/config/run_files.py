@@ -1,5 +1,7 @@
 """The names of what a run writes, for the checks before it and for the publishing after it."""
 
+from pathlib import Path
+
 WEIGHTS = (
     "adapter_model*.safetensors",
     "adapter_model.bin",
@@ -33,3 +35,12 @@ LOCK = ".lock"
 # What says that a run of ours got somewhere; without it a folder of ours may be used again.
 TRAINED = (*WEIGHTS, "metrics.jsonl", "checkpoint-*", f"{STAGING}*")
 WRITTEN = (*RESULT, *RECORD, CARD, f"{STAGING}*", LIVE, ASIDE)
+# Folders of tools. Each run adds names of its own to them, so that no earlier one is replaced.
+WANDB = "wandb"  # wandb chooses this name
+TENSORBOARD = "tensorboard"
+PROFILE = "profile"
+
+
+def run_folder(record_folder: Path) -> Path:
+    """The run folder whose record is written to `record_folder`: the same, or the one around it."""
+    return record_folder.parent if record_folder.name == LIVE else record_folder

@@ -1,0 +1,41 @@
+"""Trackers whose package is not there, and settings that only wandb has."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from ftrecipes.config.parse import parse_words
+from tests.config.faults import faults_of
+
+
+def test_trackers_that_are_there_are_taken(needed):
+    config = parse_words([*needed, "--tracking", "wandb,tensorboard"]).config
+    assert (config.tracking.wandb, config.tracking.tensorboard) == (True, True)
+
+
+@pytest.mark.parametrize("with_folder", [False, True], ids=["nothing", "a folder of that name"])
+def test_packages_that_are_not_there_are_faults_each(needed, monkeypatch, with_folder):
+    for name in ("wandb", "tensorboard"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        if with_folder:
+            Path(name, "run-1").mkdir(parents=True)
+    monkeypatch.setattr(sys, "path", [str(Path.cwd())])
+    faults = faults_of(lambda: parse_words([*needed, "--tracking", "wandb,tensorboard"]))
+    assert len(faults) == 2
+    assert "--tracking.wandb: the package wandb is not installed here" in faults[0]
+    assert "pip install tensorboard" in faults[1]
+
+
+@pytest.mark.parametrize("words", ["", "--tracking tensorboard"])
+def test_settings_of_wandb_without_wandb_would_do_nothing(needed, words):
+    asked = ["--tracking.project", "p", "--tracking.tags", "a,b", "--tracking.mode", "offline"]
+    (fault,) = faults_of(lambda: parse_words([*needed, *words.split(), *asked]))
+    assert "--tracking.project, --tracking.tags, --tracking.mode" in fault
+    assert "it needs --tracking.wandb" in fault
+
+
+def test_settings_of_wandb_with_wandb(needed):
+    words = [*needed, "--use_wandb", "--wandb_config.tags", "a,b", "--tracking.mode", "offline"]
+    tracking = parse_words(words).config.tracking
+    assert (tracking.tags, tracking.mode, tracking.project) == (["a", "b"], "offline", "ftrecipes")
