@@ -13,7 +13,7 @@ from pathlib import Path
 from ftrecipes.config.data_files import DATA_SUFFIXES, find_data_files, is_glob, parts_of
 from ftrecipes.config.faults import Fault, shown
 from ftrecipes.config.names import close
-from ftrecipes.config.run_files import RUN_RECORD, TRAINED, WRITTEN
+from ftrecipes.config.run_files import BEST, RUN_RECORD, TRAINED, WRITTEN
 from ftrecipes.config.schema import GenerateConfig, RunConfig
 
 CUSTOM = "custom_dataset"
@@ -153,7 +153,7 @@ def _in_the_way(config: RunConfig, folder: Path) -> Iterator[Fault]:
     """What a run would replace in its output folder: the input of this run, or something older."""
     train, label = config.train, f"--output_dir {config.train.output_dir}"
     for name, value in (("model_name", train.model_name), ("tokenizer_name", train.tokenizer_name)):
-        if value and _same(train.output_dir, value):
+        if value and any(_same(str(path), value) for path in (folder, folder / BEST)):
             what = f"{label}: this is the folder of --{name}"
             yield Fault(what, do="choose another folder", flags=("output_dir", name))
     inputs = {

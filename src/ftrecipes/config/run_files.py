@@ -8,9 +8,13 @@ WEIGHTS = (
     "model*.safetensors",
     "pytorch_model*.bin",
 )
+BEST = "best"  # a folder: the result as it was at the lowest evaluation loss
+BEST_ASIDE = ".earlier.best"  # an earlier best while the new one moves in
 # What a loader picks up; of an earlier run, what the new one does not replace has to go.
 RESULT = (
     *WEIGHTS,
+    BEST,
+    BEST_ASIDE,
     "adapter_config.json",
     "model.safetensors.index.json",
     "pytorch_model.bin.index.json",
@@ -33,7 +37,7 @@ LIVE = ".running"  # the record of a run that will replace an earlier result
 ASIDE = ".earlier"  # an earlier result while the new one moves in
 LOCK = ".lock"
 # What says that a run of ours got somewhere; without it a folder of ours may be used again.
-TRAINED = (*WEIGHTS, "metrics.jsonl", "checkpoint-*", f"{STAGING}*")
+TRAINED = (*WEIGHTS, BEST, "metrics.jsonl", "checkpoint-*", f"{STAGING}*")
 WRITTEN = (*RESULT, *RECORD, CARD, f"{STAGING}*", LIVE, ASIDE)
 # Folders of tools. Each run adds names of its own to them, so that no earlier one is replaced.
 WANDB = "wandb"  # wandb chooses this name
