@@ -138,3 +138,20 @@ def _loop(config: RunConfig) -> Iterator[Fault]:
     names = asked_in(config, "samples", besides="samples.prompts")
     if names and config.samples.prompts is None:
         yield idle(names, "it needs --samples.prompts", "samples.prompts")
+    if asked(config, "saving.best") and config.saving.best:
+        for name in ("save_model", "run_validation"):
+            if not value_of(config, name):
+                yield idle(["saving.best"], f"--{name} is off", name)
+    if train.optimizer == "anyprecision" and not train.pure_bf16:
+        yield Fault(
+            "--optimizer anyprecision without --pure_bf16: the trained weights are then kept in "
+            "another type, and it stores everything in bfloat16",
+            do="add --pure_bf16, or use --optimizer adamw",
+            flags=("optimizer", "pure_bf16"),
+        )
+    if train.optimizer == "paged_adamw_8bit" and train.device not in ("auto", "cuda"):
+        yield Fault(
+            f"--optimizer paged_adamw_8bit on --device {train.device}: it needs CUDA",
+            do="use --optimizer adamw_8bit or adamw",
+            flags=("optimizer", "device"),
+        )

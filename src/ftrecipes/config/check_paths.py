@@ -21,6 +21,7 @@ FILE_SETS = ("alpaca_dataset", "grammar_dataset")
 NAMED_SETS = ("samsum_dataset", *FILE_SETS)
 LONGEST_NAME = 255  # bytes, on the usual file systems
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+PROMPT_SUFFIXES = (".txt", ".jsonl")
 MODEL_FILES = ("adapter_config.json", "config.json")
 
 
@@ -36,6 +37,7 @@ def check_paths(config: RunConfig | GenerateConfig) -> list[Fault]:
         *_data_files("data.train_file", config.data.train_file),
         *_data_files("data.val_file", config.data.val_file),
         *_custom_file(config),
+        *_prompts(config.samples.prompts),
         *_output(config),
     ]
 
@@ -122,6 +124,19 @@ def _custom_file(config: RunConfig) -> Iterator[Fault]:
         yield Fault(what, expected="file.py or file.py:function", flags=(name,))
     elif not os.path.isfile(path):
         yield _absent(name, path, "a Python file")
+
+
+def _prompts(value: str | None) -> Iterator[Fault]:
+    if value is None:
+        return
+    kinds = ", ".join(PROMPT_SUFFIXES)
+    name, expected = "samples.prompts", f"a file of one of the kinds {kinds}"
+    if not os.path.exists(value):
+        yield _absent(name, value, expected)
+    elif os.path.isdir(value) or not value.lower().endswith(PROMPT_SUFFIXES):
+        got = "a folder" if os.path.isdir(value) else Path(value).suffix or "no suffix"
+        what = f"--{name} {value}: not a file of prompts"
+        yield Fault(what, got=got, expected=expected, flags=(name,))
 
 
 def _output(config: RunConfig) -> Iterator[Fault]:
