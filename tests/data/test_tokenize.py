@@ -6,7 +6,7 @@ import pytest
 from transformers import ByT5Tokenizer
 
 from ftrecipes.config.errors import DataError
-from ftrecipes.data.formats import alpaca_prompt
+from ftrecipes.data.readers import alpaca_prompt
 from ftrecipes.data.rows import IGNORED, collect_rows
 from ftrecipes.data.tokenize import tokenize_rows
 from tests.data.dialogs import chat, rows_of, tokenize, trained_text

@@ -7,39 +7,31 @@ thoughts, ends only the last answer, knows no generation prompt), the answer is 
 character that occurs nowhere, and what stays the same before and behind it bounds the answer.
 """
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from ftrecipes.config.errors import DataError
+from ftrecipes.data.kinds import ChatRow
 from ftrecipes.data.rows import RowFault
-
-Messages = Sequence[Mapping]
-# What a template raises itself, and what its expressions raise: on a message of another shape, on
-# 1 / 0, on a missing item, on a macro that calls itself without end.
-REFUSALS = (
-    TemplateError,
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
+from ftrecipes.data.spans import Span, SpanFinder, ends_open, last_special
+from ftrecipes.data.template import Messages, Template, unused_character
+from ftrecipes.data.tools import with_names, with_objects, with_texts
 
 
 @dataclass(frozen=True)
 class Rendered:
     """A row as text, and the spans of it that the model must produce, in characters.
 
-    `is_open`: nothing ends the last answer.
+    `is_open`: nothing ends the last answer. `is_plain`: BOS and EOS are still to come.
     """
 
     text: str
-    spans: list[tuple[int, int]]
+    spans: list[Span]
     is_open: bool = False
+    is_plain: bool = False
 
 
 class ChatRenderer:
@@ -51,112 +43,104 @@ class ChatRenderer:
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
         self._tokenizer = tokenizer
         try:
-            template = tokenizer.get_chat_template()
+            self._without_tools = Template(tokenizer, None)
         except ValueError as error:
             raise DataError(
                 f"The tokenizer does not say which of its chat templates to use.\n  got: {error}\n"
                 "  do: name one of them `default` in the tokenizer's folder"
             ) from error
-        # Without one, the header of an answer would pass for a part of the answer.
-        self._has_prompt = "add_generation_prompt" in template
         self._special = list(tokenizer.added_tokens_encoder)
+        self._writes_tools: bool | None = None
 
-    def render(self, messages: Messages) -> Rendered:
+    def render(self, row: ChatRow) -> Rendered:
         """The text of a dialog and the span of each answer with the mark that ends it.
 
         White space that the template writes behind that mark is not the model's. Where a template
-        writes no mark (or only behind the last answer), the answer's own text is the span.
+        writes no mark (or only behind the last answer), the answer's own text is the span. A row
+        of which the template leaves something out is refused.
         """
-        text = self._text(messages)
+        template = Template(self._tokenizer, row.tools) if row.tools else self._without_tools
+        messages, text = _written(row.messages, template)
+        self._check_tools(row, messages, text)
+        _check_contents(messages, text, template)
+        find = SpanFinder(template, messages, text, self._special).find
         answers = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
-        spans = [self._span(messages, index, text=text) for index in answers]
+        spans = [find(index) for index in answers if index >= row.first_trained]
         for (start, end), (following, _) in zip(spans, [*spans[1:], (len(text), 0)], strict=True):
             if not start < end <= following:
                 raise RowFault("the chat template leaves an answer out, or changes their order")
-        last_answer = messages[answers[-1]]["content"]
-        return Rendered(text, spans, is_open=_ends_with(text[: spans[-1][1]], last_answer))
+        until = text[: spans[-1][1]]
+        is_open = ends_open(until, messages[answers[-1]])
+        if "tool_calls" in messages[answers[-1]]:
+            is_open = last_special(until, self._special) < len(until)
+        return Rendered(text, spans, is_open=is_open)
 
-    def _span(self, messages: Messages, index: int, *, text: str) -> tuple[int, int]:
-        prompt = self._prompt(messages[:index])
-        is_last = index == len(messages) - 1
-        whole = text if is_last else self._text_or_none(messages[: index + 1])
-        if (
-            self._has_prompt
-            and prompt is not None
-            and whole is not None
-            and text.startswith(prompt)
-            and text.startswith(whole)
-            and not _ends_with(whole, messages[index]["content"])
-        ):
-            return len(prompt), len(whole.rstrip())
-        return self._span_by_exchange(messages, index, text=text, prompt=prompt)
-
-    def _span_by_exchange(
-        self, messages: Messages, index: int, *, text: str, prompt: str | None
-    ) -> tuple[int, int]:
-        mark = next(char for char in map(chr, range(0xE000, 0xF8FF)) if char not in text)
-        marked = [*messages[:index], {**messages[index], "content": mark}, *messages[index + 1 :]]
-        exchanged = self._text(marked)
-        ending_here = self._text(marked[: index + 1])
-        if exchanged.count(mark) != 1 or ending_here.count(mark) != 1:
-            raise RowFault(f"the chat template does not write messages[{index}].content once")
-        before, _, behind = exchanged.partition(mark)
-        if not text.endswith(behind):
-            raise RowFault(f"the chat template changes what follows messages[{index}]")
-        end = len(text) - len(behind)
-        # Not all of `before`, where the template writes more round an answer that holds thoughts.
-        start = min(end, len(_common_prefix(text, before)))
-        if prompt is not None and text.startswith(prompt):
-            # What a template writes between prompt and answer is the model's (opened thoughts, the
-            # space of the first word), but a header is not when there is no generation prompt.
-            between = text[len(prompt) : start]
-            if self._has_prompt or not between.strip():
-                start = min(start, len(prompt))
-        return start, end + self._mark_length(behind, ending_here.partition(mark)[2])
-
-    def _mark_length(self, behind: str, ending: str) -> int:
-        """Length of the mark that ends an answer, behind which the dialog goes on with `behind`.
-
-        `ending` is what follows the answer when it is the last message. What both have in common
-        ends the answer; short of all of `ending`, only whole special tokens count.
-        """
-        common = _common_prefix(behind, ending)
-        if common != ending:
-            common = common[: self._whole_specials(common)]
-        return len(common.rstrip())
-
-    def _whole_specials(self, text: str) -> int:
-        ends = [text.rfind(token) + len(token) for token in self._special if token in text]
-        return max(ends, default=0)
-
-    def _prompt(self, messages: Messages) -> str | None:
-        return self._text_or_none(messages, add_generation_prompt=True) if messages else None
-
-    def _text_or_none(self, messages: Messages, **options: bool) -> str | None:
-        """The text, or None where the template does not take a dialog that ends there."""
-        try:
-            return self._tokenizer.apply_chat_template(list(messages), tokenize=False, **options)
-        except REFUSALS:
-            return None
-
-    def _text(self, messages: Messages) -> str:
-        try:
-            return self._tokenizer.apply_chat_template(list(messages), tokenize=False)
-        except REFUSALS as error:
-            raise RowFault(f"the chat template refuses the dialog: {error}") from error
+    def _check_tools(self, row: ChatRow, messages: Messages, text: str) -> None:
+        """Raise RowFault for tools that the template passes over; found out once a split."""
+        if not row.tools:
+            return
+        if self._writes_tools is None:
+            self._writes_tools = self._without_tools.try_write(messages) != text
+        if not self._writes_tools:
+            raise RowFault("the chat template leaves the tools out")
 
 
-def _ends_with(text: str, answer: str) -> bool:
-    """Whether nothing but white space stands behind the answer."""
-    return text.rstrip().endswith(answer.rstrip())
+def _written(messages: Messages, template: Template) -> tuple[Messages, str]:
+    """The dialog in a form that the template takes, and its text.
+
+    Arguments of calls are objects, or JSON text for a template that joins them to other text.
+    """
+    if not any("tool_calls" in message for message in messages):
+        return messages, template.write(messages)
+    for form in _forms(messages):
+        text = template.try_write(form)
+        if text is not None and not _shows_python(form, text):
+            return form, text
+    objects = with_objects(messages)
+    text = template.write(objects)
+    raise RowFault("the chat template writes the arguments of tool calls as Python, not as JSON")
 
 
-def _common_prefix(text: str, other: str) -> str:
-    same, different = 0, min(len(text), len(other)) + 1
-    while different - same > 1:
-        middle = (same + different) // 2
-        if text[:middle] == other[:middle]:
-            same = middle
-        else:
-            different = middle
-    return text[:same]
+def _forms(messages: Messages) -> Iterator[Messages]:
+    for arguments in (with_objects(messages), with_texts(messages)):
+        yield arguments
+        yield [
+            message if "content" in message else {**message, "content": ""} for message in arguments
+        ]
+
+
+def _shows_python(messages: Messages, text: str) -> bool:
+    """Whether an object stands in the text as Python shows it, {'a': True}."""
+    for message in messages:
+        for call in message.get("tool_calls", ()):
+            arguments = call["function"]["arguments"]
+            shown = str(arguments)
+            if shown in text and shown != json.dumps(arguments, ensure_ascii=False):
+                return True
+    return False
+
+
+def _check_contents(messages: Messages, text: str, template: Template) -> None:
+    """Raise RowFault for words or calls that the template leaves out."""
+    for index, message in enumerate(messages):
+        if "tool_calls" in message:
+            named = with_names(message, unused_character(text))
+            if _changes_nothing(messages, index, named, text=text, template=template):
+                raise RowFault(f"the chat template leaves messages[{index}].tool_calls out")
+        elif message["role"] == "assistant":
+            continue  # its span is looked for
+        content = message.get("content")
+        if content and content.strip() not in text:
+            marked = {**message, "content": unused_character(text)}
+            if _changes_nothing(messages, index, marked, text=text, template=template):
+                raise RowFault(
+                    f"the chat template leaves messages[{index}].content out "
+                    f"(role {message['role']})"
+                )
+
+
+def _changes_nothing(
+    messages: Messages, index: int, message: Mapping, *, text: str, template: Template
+) -> bool:
+    """Whether another message in its place gives the same text."""
+    return template.try_write([*messages[:index], message, *messages[index + 1 :]]) == text

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from transformers import PreTrainedTokenizerBase
 
-from ftrecipes.data.chat import REFUSALS
 from ftrecipes.data.encode import opening_ids
-from ftrecipes.data.formats import alpaca_prompt
+from ftrecipes.data.readers import alpaca_prompt
+from ftrecipes.data.template import REFUSALS
 
 
 class PromptRefused(Exception):
@@ -34,3 +34,47 @@ def encode_prompt(
     prompt = alpaca_prompt(messages[0]["content"])
     text_ids = tokenizer(prompt, add_special_tokens=False)["input_ids"]
     return [*opening_ids(tokenizer).tolist(), *text_ids]
+
+
+def read_prompts(
+    path: str, tokenizer: PreTrainedTokenizerBase, *, max_new_tokens: int, limit: int | None
+) -> list[Prompt]:
+    """The prompts of a file: the lines of a .txt, or rows with `prompt` or `messages` of a .jsonl.
+
+    `limit` is the positions of the model; an answer ends there at the latest. Raises DataError that
+    names the lines that can not be used.
+    """
+    raw = read_file(path)
+    if len(raw) == 0:
+        raise DataError(f"--samples.prompts {path}: the file holds no prompt.\n  do: add one")
+    prompts, faults = [], []
+    for index, row in enumerate(raw.rows):
+        try:
+            messages = _dialog(row)
+            ids = encode_prompt(tokenizer, messages)
+            room = max_new_tokens if limit is None else min(max_new_tokens, limit - len(ids))
+            if room <= 0:
+                raise RowFault(f"{len(ids)} positions; this model takes fewer than {limit}")
+        except (RowFault, PromptRefused) as fault:
+            faults.append(f"{raw.source(index)}: {fault}")
+            continue
+        prompts.append(Prompt(str(messages[-1]["content"]), tuple(ids), room))
+    refuse_rows(faults, total=len(raw), do=f"mend these prompts in --samples.prompts {path}")
+    return prompts
+
+
+def _dialog(row: Mapping | Unreadable) -> list[dict]:
+    """The messages of a row, the last of them not the assistant's."""
+    if isinstance(row, Unreadable):
+        raise RowFault(row.reason)
+    if not isinstance(row, Mapping):
+        raise RowFault("no JSON object")
+    keys = [key for key in ("text", "prompt", "messages") if key in row]
+    if len(keys) != 1:
+        raise RowFault(f"needs prompt or messages; has {', '.join(map(str, row)) or 'nothing'}")
+    if keys != ["messages"]:
+        return [{"role": "user", "content": words(row, keys[0])}]
+    messages = read_messages(row["messages"], "messages")
+    if messages[-1]["role"] == "assistant":
+        raise RowFault("the last of its messages is the assistant's; leave out the answer")
+    return messages

@@ -1,0 +1,127 @@
+"""Where the answers of a rendered dialog stand, found by rendering it again in parts or changed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ftrecipes.data.rows import RowFault
+from ftrecipes.data.template import Messages, Template, unused_character
+from ftrecipes.data.tools import with_names
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class SpanFinder:
+    """Finds the answers of one dialog in the `text` that the template makes of it."""
+
+    template: Template
+    messages: Messages
+    text: str
+    special: Sequence[str]
+    """Texts of the tokenizer's added tokens: what may end an answer."""
+
+    def find(self, index: int) -> Span:
+        """Characters of answer `index` and of the mark that ends it. Raises RowFault."""
+        message = self.messages[index]
+        prompt = self.template.try_prompt(self.messages[:index])
+        is_last = index == len(self.messages) - 1
+        whole = self.text if is_last else self.template.try_write(self.messages[: index + 1])
+        if (
+            self.template.has_prompt
+            and prompt is not None
+            and whole is not None
+            and self.text.startswith(prompt)
+            and self.text.startswith(whole)
+            and not ends_open(whole, message)
+        ):
+            return len(prompt), len(whole.rstrip())
+        if "tool_calls" in message:
+            return self._by_names(index, prompt=prompt)
+        return self._by_content(index, prompt=prompt)
+
+    def _by_content(self, index: int, *, prompt: str | None) -> Span:
+        mark = unused_character(self.text)
+        marked = self._exchanged(index, {**self.messages[index], "content": mark})
+        exchanged = self.template.write(marked)
+        ending_here = self.template.write(marked[: index + 1])
+        if exchanged.count(mark) != 1 or ending_here.count(mark) != 1:
+            raise RowFault(f"the chat template does not write messages[{index}].content once")
+        before, _, behind = exchanged.partition(mark)
+        end = self._end_before(behind, index)
+        # Not all of `before`, where the template writes more round an answer that holds thoughts.
+        start = min(end, len(common_prefix(self.text, before)))
+        if prompt is not None and self.text.startswith(prompt):
+            # What a template writes between prompt and answer is the model's (opened thoughts, the
+            # space of the first word), but a header is not when there is no generation prompt.
+            between = self.text[len(prompt) : start]
+            if self.template.has_prompt or not between.strip():
+                start = min(start, len(prompt))
+        common = common_prefix(behind, ending_here.partition(mark)[2])
+        # Short of all of the ending, only whole special tokens count.
+        if common != ending_here.partition(mark)[2]:
+            common = common[: last_special(common, self.special)]
+        return start, end + len(common.rstrip())
+
+    def _by_names(self, index: int, *, prompt: str | None) -> Span:
+        """Of a message that calls tools: the names of the functions are exchanged."""
+        mark = unused_character(self.text)
+        marked = self._exchanged(index, with_names(self.messages[index], mark))
+        exchanged = self.template.write(marked)
+        ending_here = self.template.write(marked[: index + 1])
+        if mark not in exchanged or mark not in ending_here:
+            raise RowFault(f"the chat template does not write messages[{index}].tool_calls")
+        behind, ending = exchanged.rpartition(mark)[2], ending_here.rpartition(mark)[2]
+        end = self._end_before(behind, index) + len(common_prefix(behind, ending).rstrip())
+        return self._start_of_calls(index, prompt=prompt), end
+
+    def _start_of_calls(self, index: int, *, prompt: str | None) -> int:
+        if self.template.has_prompt and prompt is not None and self.text.startswith(prompt):
+            return len(prompt)
+        mark, before = unused_character(self.text), self.messages[:index]
+        said = {"role": "assistant", "content": mark}
+        spoken = self.template.try_write([*before, said])
+        earlier = self.template.try_write(before) if before else ""
+        if spoken is not None and earlier is not None and self.text.startswith(earlier):
+            # What stands before the words of an answer in the same place is its header.
+            header = spoken.partition(mark)[0]
+            if header.startswith(earlier):
+                return len(common_prefix(self.text, header))
+        if self.messages[index].get("content"):
+            marked = self._exchanged(index, {**self.messages[index], "content": mark})
+            written, found, _ = self.template.write(marked).partition(mark)
+            if found:
+                return len(common_prefix(self.text, written))
+        raise RowFault(f"the chat template does not show where messages[{index}].tool_calls begin")
+
+    def _exchanged(self, index: int, message: Mapping) -> list[Mapping]:
+        return [*self.messages[:index], message, *self.messages[index + 1 :]]
+
+    def _end_before(self, behind: str, index: int) -> int:
+        """Where `behind`, which must end the text, begins."""
+        if not self.text.endswith(behind):
+            raise RowFault(f"the chat template changes what follows messages[{index}]")
+        return len(self.text) - len(behind)
+
+
+def ends_open(text: str, message: Mapping) -> bool:
+    """Whether nothing but white space stands behind the words of the answer that ends `text`."""
+    if "tool_calls" in message:
+        return False
+    return text.rstrip().endswith(message["content"].rstrip())
+
+
+def last_special(text: str, special: Sequence[str]) -> int:
+    """Where the last special token of `text` ends; 0 where there is none."""
+    return max((text.rfind(token) + len(token) for token in special if token in text), default=0)
+
+
+def common_prefix(text: str, other: str) -> str:
+    """What both begin with."""
+    same, different = 0, min(len(text), len(other)) + 1
+    while different - same > 1:
+        middle = (same + different) // 2
+        if text[:middle] == other[:middle]:
+            same = middle
+        else:
+            different = middle
+    return text[:same]

@@ -1,0 +1,65 @@
+"""A tokenizer's chat template at work on one row: dialogs to text, refusals to RowFault."""
+
+from collections.abc import Mapping, Sequence
+
+from jinja2 import TemplateError
+from transformers import PreTrainedTokenizerBase
+
+from ftrecipes.data.rows import RowFault
+
+Messages = Sequence[Mapping]
+
+# What a template raises itself, and what its expressions raise: on a message of another shape, on
+# 1 / 0, on a missing item, on a macro that calls itself without end.
+REFUSALS = (
+    TemplateError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
+
+class Template:
+    """The template that the tokenizer has for rows with these tools."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, tools: Sequence[Mapping] | None):
+        self._tokenizer = tokenizer
+        self._tools = None if tools is None else list(tools)
+        # Without one, the header of an answer would pass for a part of the answer.
+        self.has_prompt = "add_generation_prompt" in tokenizer.get_chat_template(tools=self._tools)
+
+    def write(self, messages: Messages) -> str:
+        """The text of a dialog. Raises RowFault with the template's own words."""
+        try:
+            return self._apply(messages)
+        except REFUSALS as error:
+            raise RowFault(f"the chat template refuses the dialog: {error}") from error
+
+    def try_write(self, messages: Messages) -> str | None:
+        """The text, or None where the template does not take a dialog that ends there."""
+        try:
+            return self._apply(messages)
+        except REFUSALS:
+            return None
+
+    def try_prompt(self, messages: Messages) -> str | None:
+        """The text that an answer to these messages is generated from, or None."""
+        if not messages:
+            return None
+        try:
+            return self._apply(messages, add_generation_prompt=True)
+        except REFUSALS:
+            return None
+
+    def _apply(self, messages: Messages, **options: bool) -> str:
+        return self._tokenizer.apply_chat_template(
+            list(messages), tools=self._tools, tokenize=False, **options
+        )
+
+
+def unused_character(text: str) -> str:
+    """A character that `text` does not hold, to stand for another text while rendering."""
+    return next(char for char in map(chr, range(0xE000, 0xF8FF)) if char not in text)
