@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from fire.decorators import SetParseFn
 
-from ftrecipes.config.errors import DataError
+from ftrecipes.config.adapter_folder import method_of, virtual_tokens
+from ftrecipes.config.errors import ConfigError, DataError
 from ftrecipes.config.parse import parse, to_mapping
 from ftrecipes.config.precision import (
     Precision,
@@ -50,7 +51,7 @@ def run(config: RunConfig) -> "TrainState":
     """Train as `config` says, leave the result in `output_dir`, return where training ended."""
     from ftrecipes.checkpoint.record import record_run
     from ftrecipes.checkpoint.result import rehearse_saving, save_result
-    from ftrecipes.model.resolve import load_tokenizer, resolve_source
+    from ftrecipes.model.resolve import load_tokenizer, resolve_source, settle_quantization
     from ftrecipes.runtime.seed import seed_everything
     from ftrecipes.runtime.signals import stops_deferred
     from ftrecipes.runtime.world import start_world
@@ -73,13 +74,15 @@ def run(config: RunConfig) -> "TrainState":
             config.train.tokenizer_name,
             trust_remote_code=config.train.trust_remote_code,
         )
+        config = settle_quantization(config, source)
         tokenizer = load_tokenizer(source)
         record.add(**fingerprints(source, tokenizer))
         config = settle_context_length(config, source)
         precision = settle_precision(config, source, world)
         rows, val_rows = read_rows(config, tokenizer, record)
-        rehearse(config, source, precision, [split for split in (rows, val_rows) if split])
-        model = build_model(config, source, precision, world)
+        splits = [split for split in (rows, val_rows) if split]
+        rehearse(config, source, precision, splits, tokenizer=tokenizer)
+        model = build_model(config, source, precision, world, tokenizer=tokenizer)
         rehearse_saving(config, model, tokenizer, folder)
         state = TrainState()
 
@@ -122,10 +125,19 @@ def fingerprints(source: "ModelSource", tokenizer: "PreTrainedTokenizerBase") ->
 
 def settle_context_length(config: RunConfig, source: "ModelSource") -> RunConfig:
     """`config` with a context length that the model can take."""
-    limit = source.max_length
-    if limit is None or config.train.context_length <= limit:
+    if source.max_length is None:
         return config
-    log.info(f"context_length is {limit}, the longest row that this model takes")
+    limit, virtual = source.max_length - virtual_tokens(config), virtual_tokens(config)
+    if limit < 2:
+        raise ConfigError(
+            f"The virtual tokens leave no room for rows.\n  got: {virtual} of them\n"
+            f"  expected: fewer than the {source.max_length} positions of this model\n"
+            f"  do: lower --{method_of(config)}.num_virtual_tokens"
+        )
+    if config.train.context_length <= limit:
+        return config
+    beside = f" beside {virtual} virtual tokens" if virtual else ""
+    log.info(f"context_length is {limit}, the longest row that this model takes{beside}")
     return replace(config, train=replace(config.train, context_length=limit))
 
 
@@ -189,7 +201,12 @@ def read_rows(
 
 
 def rehearse(
-    config: RunConfig, source: "ModelSource", precision: Precision, splits: "list[TokenRows]"
+    config: RunConfig,
+    source: "ModelSource",
+    precision: Precision,
+    splits: "list[TokenRows]",
+    *,
+    tokenizer: "PreTrainedTokenizerBase",
 ) -> None:
     """Find out on a model without weights what would fail once the real ones are read."""
     from ftrecipes.model.adapters import rehearse_adapters
@@ -199,11 +216,16 @@ def rehearse(
     sketch = sketch_model(source)
     check_vocabulary(max(int(rows.input_ids.max()) for rows in splits), sketch)
     if config.train.use_peft:
-        rehearse_adapters(sketch, config.lora, precision)
+        rehearse_adapters(sketch, config, precision, tokenizer=tokenizer)
 
 
 def build_model(
-    config: RunConfig, source: "ModelSource", precision: Precision, world: "World"
+    config: RunConfig,
+    source: "ModelSource",
+    precision: Precision,
+    world: "World",
+    *,
+    tokenizer: "PreTrainedTokenizerBase",
 ) -> "PreTrainedModel | PeftModel":
     """The model on its device, quantized as asked, with what is to be trained made trainable."""
     from ftrecipes.model.adapters import add_adapters, train_everything, trained_share
@@ -214,7 +236,7 @@ def build_model(
     # Adapters and dropout are the same whatever a custom data set has drawn.
     seed_everything(config.train.seed)
     if config.train.use_peft:
-        model = add_adapters(model, config.lora, precision)
+        model = add_adapters(model, config, precision, tokenizer=tokenizer)
     else:
         model = train_everything(model, precision)
     log.info(trained_share(model))

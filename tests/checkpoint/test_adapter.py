@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from ftrecipes.checkpoint.adapter import WEIGHTS, save_adapter, verify_adapter
 from ftrecipes.config.errors import CheckpointError
 from ftrecipes.config.precision import Precision
-from ftrecipes.config.schema import LoraConfig
+from ftrecipes.config.schema import LoraConfig, RunConfig
 from ftrecipes.model.adapters import add_adapters, trainable_parameters
 from tests import tiny_models
 from tests.reference import row_logits
@@ -50,7 +50,8 @@ VARIANTS = {
 def trained_model(name="all linear layers", *, seed=1) -> PeftModel:
     """An adapted model whose every trainable number has moved."""
     family, settings, lora = VARIANTS[name]
-    model = add_adapters(tiny_models.build(family, **settings), LoraConfig(r=4, **lora), FLOAT32)
+    config = RunConfig(lora=LoraConfig(r=4, **lora))
+    model = add_adapters(tiny_models.build(family, **settings), config, FLOAT32)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for _, parameter in trainable_parameters(model):

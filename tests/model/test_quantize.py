@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from ftrecipes.config.errors import ModelError
-from ftrecipes.config.schema import LoraConfig, QuantizationConfig
+from ftrecipes.config.schema import LoraConfig, QuantizationConfig, RunConfig
 from ftrecipes.model.adapters import add_adapters
 from ftrecipes.model.quantize import DequantizedLinear4bit, DequantizedLinear8bit
 from tests import reference, tiny_models
@@ -32,6 +32,10 @@ def folders(tmp_path_factory):
             "gpt2": {"n_embd": 64, "vocab_size": 32},
         }.items()
     }
+
+
+def lora(**settings) -> RunConfig:
+    return RunConfig(lora=LoraConfig(**settings))
 
 
 def four_bit(**settings) -> QuantizationConfig:
@@ -117,7 +121,7 @@ def test_compute_dtype(folders):
 @pytest.mark.parametrize("family", ["llama", "gpt2", "mixtral"])
 def test_training_step_equals_that_of_the_dequantized_model(family, folders):
     """Adapters on 4-bit weights against adapters on the same weights dequantized: the reference."""
-    model = add_adapters(load(folders[family], four_bit()), LoraConfig(r=4), FLOAT32)
+    model = add_adapters(load(folders[family], four_bit()), lora(r=4), FLOAT32)
     torch.manual_seed(3)
     for name, parameter in model.named_parameters():
         if "lora_B" in name:
@@ -127,7 +131,7 @@ def test_training_step_equals_that_of_the_dequantized_model(family, folders):
         target = plain.get_submodule(name.removesuffix(".base_layer"))
         weight = layer.dequantized(torch.float32)
         target.weight.data = weight.T if family == "gpt2" else weight
-    plain = add_adapters(plain, LoraConfig(r=4), FLOAT32)
+    plain = add_adapters(plain, lora(r=4), FLOAT32)
     plain.load_state_dict({n: p for n, p in model.named_parameters() if "lora_" in n}, strict=False)
     rows = tiny_models.random_rows([17, 9, 9, 12], vocab_size=32)
     expected = reference.backward_step(plain, rows)
@@ -153,7 +157,7 @@ def test_adapters_on_four_bits(folders, targets, adapted, compute):
     """Where they are, and the dtype of each part: packed, adapters, norms, embedding, head."""
     precision = replace(FLOAT32, base=compute, compute=compute, autocast=compute != "float32")
     model = load(folders["llama"], four_bit(), precision)
-    model = add_adapters(model, LoraConfig(r=4, target_modules=targets), precision)
+    model = add_adapters(model, lora(r=4, target_modules=targets), precision)
     names = {n.split(".lora_A.")[0] for n, _ in model.named_parameters() if ".lora_A." in n}
     assert {name.rsplit(".", 1)[-1] for name in names} == adapted
     assert len(names) == (14 if adapted == PROJECTIONS else 3)
@@ -185,13 +189,13 @@ def test_adapters_on_four_bits(folders, targets, adapted, compute):
 def test_quantized_weights_can_not_be_trained_whole(folders, quantization, entry):
     """Whatever dtype they are stored in: packed bytes as float32 would look like weights."""
     model = load(folders["llama"], quantization)
-    settings = LoraConfig(target_modules=["q_proj"], modules_to_save=[entry, "lm_head"])
+    settings = lora(target_modules=["q_proj"], modules_to_save=[entry, "lm_head"])
     with pytest.raises(ModelError, match=f"--lora.modules_to_save {entry}: its weights are quant"):
         add_adapters(model, settings, FLOAT32)
 
 
 def test_evaluation_does_not_disturb_training(folders):
-    model = add_adapters(load(folders["llama"], four_bit()), LoraConfig(r=4), FLOAT32)
+    model = add_adapters(load(folders["llama"], four_bit()), lora(r=4), FLOAT32)
     rows = tiny_models.random_rows([17, 9], vocab_size=32)
     route = route_of(model, rows)
     first = backward_step(model.train(), route, [rows])
@@ -224,7 +228,7 @@ def test_eight_bit_is_exact_and_the_same_in_every_mode(folders):
 
 def test_eight_bit_trains_and_evaluates(folders):
     model = load(folders["llama"], QuantizationConfig(method="8bit"))
-    model = add_adapters(model, LoraConfig(r=4), FLOAT32)
+    model = add_adapters(model, lora(r=4), FLOAT32)
     rows = tiny_models.random_rows([17, 9, 12], vocab_size=32)
     route = route_of(model, rows)
     assert route.flat

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ftrecipes.config.precision import Precision
-from ftrecipes.config.schema import LoraConfig
+from ftrecipes.config.schema import LoraConfig, RunConfig
 from ftrecipes.model.adapters import (
     add_adapters,
     canonical_name,
@@ -25,7 +25,7 @@ ROWS = tiny_models.random_rows([17, 9, 9])
 def test_adapters_have_the_trainable_dtype_on_a_bfloat16_base():
     model = add_adapters(
         tiny_models.build("llama").to(torch.bfloat16),
-        LoraConfig(r=4),
+        RunConfig(lora=LoraConfig(r=4)),
         replace(FLOAT32, base="bfloat16", compute="bfloat16", autocast=True),
     )
     dtypes = {p.requires_grad: set() for p in model.parameters()}
@@ -46,7 +46,9 @@ def test_what_is_trained_has_its_dtype_whatever_peft_prefers(base, trainable):
     """PEFT would keep adapters in float32; --pure_bf16 and --mixed_precision no ask for another."""
     precision = replace(FLOAT32, base=base, trainable=trainable)
     plain = tiny_models.build("llama").to(getattr(torch, base))
-    model = add_adapters(plain, LoraConfig(r=4, modules_to_save=["lm_head"]), precision)
+    model = add_adapters(
+        plain, RunConfig(lora=LoraConfig(r=4, modules_to_save=["lm_head"])), precision
+    )
     assert {p.dtype for _, p in trainable_parameters(model)} == {getattr(torch, trainable)}
     whole = train_everything(tiny_models.build("gpt2").to(getattr(torch, base)), precision)
     assert {p.dtype for p in whole.parameters()} == {getattr(torch, trainable)}
@@ -66,7 +68,7 @@ def test_the_trained_share_counts_packed_weights_at_their_number():
     packed = bnb.nn.Params4bit(layer.weight.data, requires_grad=False).to("cpu")
     assert packed.numel() < layer.weight.numel() / 1.9
     layer.weight = packed
-    model = add_adapters(model, LoraConfig(r=4, target_modules=["q_proj"]), FLOAT32)
+    model = add_adapters(model, RunConfig(lora=LoraConfig(r=4, target_modules=["q_proj"])), FLOAT32)
     trained = 2 * 4 * (32 + 32)
     total += trained
     share = f"{trained / total:.2%}"

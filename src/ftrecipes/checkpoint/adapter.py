@@ -1,5 +1,6 @@
 """Save a PEFT adapter, and prove that the file holds every trained parameter."""
 
+import copy
 import re
 from pathlib import Path
 
@@ -8,33 +9,39 @@ from peft import PeftModel, get_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 
 from ftrecipes.checkpoint.verify import compare
+from ftrecipes.model.rewritten import (
+    initial_tensors,
+    plain_settings,
+    plain_tensors,
+    trained_halves,
+)
 
 ADAPTER_NAME = "default"
 WEIGHTS = "adapter_model.safetensors"
+PROMPT = "prompt_embeddings"  # PEFT's name for what a prompt learning method has learned
 
 
 def save_adapter(model: PeftModel, folder: Path, *, base_name: str) -> None:
     """Write adapter_model.safetensors and adapter_config.json, as PEFT reads them, into `folder`.
 
-    `base_name` is where the base model was read from; PEFT loads it from there. Rank 0 only.
+    `base_name` is where the base model was read from; PEFT loads it from there. An adapter whose
+    initialisation rewrote the base is written for the base as it was. Rank 0 only.
     """
     tensors = {
         name: tensor.detach().to("cpu").contiguous()
-        for name, tensor in adapter_state(model).items()
+        for name, tensor in plain_tensors(model, adapter_state(model)).items()
     }
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
-    settings = model.peft_config[ADAPTER_NAME]
-    while_training = (settings.inference_mode, settings.base_model_name_or_path)
+    settings = copy.deepcopy(plain_settings(model.peft_config[ADAPTER_NAME]))
     settings.inference_mode, settings.base_model_name_or_path = True, base_name
     settings.save_pretrained(str(folder))
-    settings.inference_mode, settings.base_model_name_or_path = while_training
 
 
 def adapter_state(model: PeftModel) -> dict[str, torch.Tensor]:
     """The adapter's tensors under the names PEFT gives them in a file.
 
     `save_embedding_layers=False`: the automatic choice would look the base model up on the hub, and
-    no vocabulary is resized here.
+    rows of a resized embedding are in the adapter already.
     """
     return get_peft_model_state_dict(model, adapter_name=ADAPTER_NAME, save_embedding_layers=False)
 
@@ -45,13 +52,30 @@ def verify_adapter(model: PeftModel, folder: Path) -> None:
     Each parameter that was trained must be in the file, found by a name worked out here and not by
     PEFT. Raises CheckpointError naming the first differences.
     """
+    saved, lost = trained_halves(model, load_file(folder / WEIGHTS))
+    trained = _trained(model)
+    compare(saved, trained=trained, known=adapter_state(model) | trained)
+    if lost:
+        initial = {name: tensor.to(lost[name]) for name, tensor in initial_tensors(model).items()}
+        compare(lost, trained=initial, known=initial)
+
+
+def _trained(model: PeftModel) -> dict[str, torch.Tensor]:
+    """What was trained, by its name in a file.
+
+    A prefix made by a network is saved as what it makes, without the network.
+    """
     trained = {
-        file_name(name): parameter
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad
+        name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
     }
-    known = adapter_state(model) | trained
-    compare(load_file(folder / WEIGHTS), trained=trained, known=known)
+    settings = model.peft_config[ADAPTER_NAME]
+    if not settings.is_prompt_learning:
+        return {file_name(name): parameter for name, parameter in trained.items()}
+    encoder = f"prompt_encoder.{ADAPTER_NAME}."
+    others = {name: p for name, p in trained.items() if not name.startswith(encoder)}
+    with torch.no_grad():
+        positions = torch.arange(settings.num_virtual_tokens, device=model.device)
+        return others | {PROMPT: model.prompt_encoder[ADAPTER_NAME](positions)}
 
 
 def file_name(parameter_name: str) -> str:

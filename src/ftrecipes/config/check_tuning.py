@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 
+from ftrecipes.config.check_adapter import check_adapter
 from ftrecipes.config.faults import Fault, idle, out_of_range, shown
 from ftrecipes.config.flags import asked_in, asked_of, value_of
 from ftrecipes.config.schema import RunConfig
@@ -24,6 +25,7 @@ def check_tuning(config: RunConfig) -> Iterator[Fault]:
     yield from _adapter(config)
     yield from _patterns(config)
     yield from _quantization(config)
+    yield from check_adapter(config)
 
 
 def _adapter(config: RunConfig) -> Iterator[Fault]:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
+from peft import PeftModel, PrefixTuningConfig
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -36,7 +37,8 @@ class LossRoute:
     """How one model turns rows into a loss; chosen once, by train.probe.choose_route.
 
     head: `chunked` = hidden states into our own head and loss; `own` = the model's own forward
-    makes the logits, at counted positions only; `full` = it can only make all of them.
+    makes the logits, at counted positions only; `full` = it can only make all of them. With
+    `prompted` the forward is that of PEFT, which puts virtual tokens before each row.
     """
 
     flat: bool  # rows laid end to end with row attention; else padded, with transformers' own mask
@@ -44,6 +46,7 @@ class LossRoute:
     reason: str  # one sentence for the log
     scale: float = 1.0  # what the model does to the head's output: times this,
     softcap: float | None = None  # then this * tanh(logits / this)
+    prompted: bool = False  # the adapter is a learned prompt or prefix: rows are padded
 
     def loss_sum(
         self, model: nn.Module, input_ids: Tensor, labels: Tensor, lengths: tuple[int, ...]
@@ -74,6 +77,8 @@ class LossRoute:
 
     def states(self, model: nn.Module, inputs: Inputs, positions: Tensor) -> Tensor:
         """Hidden states [N, D] (head `chunked`) or logits [N, V] at flat `positions` int64 [N]."""
+        if self.prompted:
+            return self._prompted_logits(model, inputs, positions)
         lm = causal_lm(model)
         slots = inputs.slots[positions]
         if self.head == "chunked":
@@ -85,6 +90,18 @@ class LossRoute:
         keep = torch.zeros_like(inputs.keywords["input_ids"], dtype=torch.bool)
         keep.view(-1)[slots] = True
         return lm(**inputs.keywords, use_cache=False, logits_to_keep=keep).logits
+
+    def _prompted_logits(self, model: nn.Module, inputs: Inputs, positions: Tensor) -> Tensor:
+        """Logits [N, V] of PEFT's forward; head `own`: made in the columns of `positions` only."""
+        length = inputs.keywords["input_ids"].shape[1]
+        rows, columns = inputs.slots[positions] // length, inputs.slots[positions] % length
+        before = virtual_positions(model)
+        if self.head == "full":
+            logits = model(**inputs.keywords, use_cache=False).logits
+            return logits[rows, columns + before]
+        kept, places = columns.unique(return_inverse=True)
+        keep = {"logits_to_keep": kept + before}
+        return model(**inputs.keywords, use_cache=False, **keep).logits[rows, places]
 
     def logits_of(self, lm: PreTrainedModel) -> Callable[[Tensor], Tensor]:
         """The head as a function of hidden states [N, D]; its logits [N, V] as the model's own."""
@@ -99,6 +116,17 @@ class LossRoute:
             return logits
 
         return logits_of
+
+
+def is_prompted(model: nn.Module) -> bool:
+    """Whether its adapter is a learned prompt or prefix, which only PEFT's own forward applies."""
+    return isinstance(model, PeftModel) and model.active_peft_config.is_prompt_learning
+
+
+def virtual_positions(model: PeftModel) -> int:
+    """Positions of the output that lie before those of the rows: a prefix has none."""
+    settings = model.active_peft_config
+    return 0 if isinstance(settings, PrefixTuningConfig) else settings.num_virtual_tokens
 
 
 def causal_lm(model: nn.Module) -> PreTrainedModel:

@@ -7,8 +7,7 @@ model's own logits.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -18,21 +17,28 @@ from transformers import PreTrainedModel
 
 from ftrecipes.config.errors import ModelError
 from ftrecipes.data.rows import TokenRows
-from ftrecipes.model.attention import ROW_ATTENTION, RowLayout, UnsupportedAttention
+from ftrecipes.model.attention import ROW_ATTENTION, RowLayout
 from ftrecipes.model.forward import (
     Inputs,
     LossRoute,
     causal_lm,
     decoder_of,
     flat_inputs,
+    is_prompted,
     padded_inputs,
 )
 from ftrecipes.model.mask_rules import RECORDED_ATTENTION, Recording, check_calls
+from ftrecipes.train.probe_prompted import choose_prompted
+from ftrecipes.train.trial import (
+    Refused,
+    Tolerance,
+    evaluating,
+    refusing,
+    relative_error,
+    tolerance_of,
+)
 
 _SAMPLE_POSITIONS = 96  # of the two rows together
-
-# What a foreign forward raises when it is called in a way it was not made for.
-_FAILURES = (TypeError, ValueError, AttributeError, LookupError, RuntimeError)
 
 # Names in configs for what some models do to the head's output (Gemma, Cohere, Granite, xLSTM ...).
 # Whether they multiply or divide is found by comparing with the model's own logits.
@@ -46,31 +52,6 @@ _SCALES = (
 _SOFTCAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
 
 
-@dataclass(frozen=True)
-class _Tolerance:
-    """Largest relative error of a position in the hidden states (`body`) and through the head.
-
-    `quantile` of the positions must keep to it: in float32 all. In half precision rounding can send
-    a token to another expert, which changes its position wholly, but not half of all positions and
-    not half of the first positions of rows, where a leak is strongest.
-    """
-
-    body: float
-    head: float
-    quantile: float
-
-
-_FULL_PRECISION = _Tolerance(body=1e-3, head=2e-5, quantile=1.0)
-_FLOAT16 = _Tolerance(body=0.02, head=0.004, quantile=0.5)
-_BFLOAT16 = _Tolerance(body=0.06, head=0.03, quantile=0.5)
-_TOLERANCES = {torch.float64: _FULL_PRECISION, torch.float32: _FULL_PRECISION}
-_TOLERANCES |= {torch.float16: _FLOAT16, torch.bfloat16: _BFLOAT16}
-
-
-class _Refused(Exception):
-    """The model can not take the route; the message says why."""
-
-
 def choose_route(model: nn.Module, rows: TokenRows, *, device: torch.device) -> LossRoute:
     """Try the routes on two short rows and return the leanest that is right for this model.
 
@@ -80,16 +61,19 @@ def choose_route(model: nn.Module, rows: TokenRows, *, device: torch.device) -> 
     """
     lm = causal_lm(model)
     samples = [torch.from_numpy(ids).to(device) for ids in _sample_rows(rows)]
-    tolerance = _tolerance(lm, device)
+    tolerance = tolerance_of(lm, device)
     decoder = decoder_of(lm)
+    if is_prompted(model):
+        with evaluating(model), torch.no_grad():
+            return choose_prompted(model, samples, tolerance)
     own_attention = decoder.config._attn_implementation
-    with _evaluating(model), torch.no_grad():
+    with evaluating(model), torch.no_grad():
         route = _choose_head(lm, samples[0], tolerance)
         _check_causal(lm, route, row=samples[0], tolerance=tolerance)
         try:
-            with _refusing():
+            with refusing():
                 _check_flat(lm, route, samples=samples, tolerance=tolerance)
-        except _Refused as refusal:
+        except Refused as refusal:
             decoder.set_attn_implementation(own_attention)
             return replace(route, reason=f"rows are padded, because {refusal}; {route.reason}")
     return replace(
@@ -104,31 +88,7 @@ def _sample_rows(rows: TokenRows) -> tuple[np.ndarray, np.ndarray]:
     return ids[: size // 2 - 1], ids[size // 2 - 1 :]
 
 
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)
-
-
-@contextmanager
-def _refusing() -> Iterator[None]:
-    """A failure inside means that the model refuses; running out of memory means no such thing."""
-    try:
-        yield
-    except torch.OutOfMemoryError:
-        raise
-    except UnsupportedAttention as error:
-        raise _Refused(str(error)) from error
-    except _FAILURES as error:
-        line = " ".join(str(error).split())[:100]
-        raise _Refused(f"its forward fails otherwise ({type(error).__name__}: {line})") from error
-
-
-def _choose_head(lm: PreTrainedModel, row: Tensor, tolerance: _Tolerance) -> LossRoute:
+def _choose_head(lm: PreTrainedModel, row: Tensor, tolerance: Tolerance) -> LossRoute:
     """A padded route with the leanest head that repeats the model's own logits."""
     inputs = padded_inputs(row, (len(row),))
     everywhere, half = inputs.slots, inputs.slots[1::2]
@@ -150,7 +110,7 @@ def _choose_head(lm: PreTrainedModel, row: Tensor, tolerance: _Tolerance) -> Los
     for route in candidates:
         try:
             error = _head_error(lm, route, inputs=inputs, positions=half, expected=expected[half])
-        except _Refused:
+        except Refused:
             continue
         if error.quantile(tolerance.quantile) < tolerance.head:
             return route
@@ -160,10 +120,12 @@ def _choose_head(lm: PreTrainedModel, row: Tensor, tolerance: _Tolerance) -> Los
 def _head_error(
     lm: PreTrainedModel, route: LossRoute, *, inputs: Inputs, positions: Tensor, expected: Tensor
 ) -> Tensor:
-    """Relative error of the route's logits at `positions`; raises _Refused when it fails."""
-    with _refusing():
+    """Relative error of the route's logits at `positions`; raises Refused when it fails."""
+    with refusing():
         states = route.states(lm, inputs, positions)
-        return _error(route.logits_of(lm)(states) if route.head == "chunked" else states, expected)
+        return relative_error(
+            route.logits_of(lm)(states) if route.head == "chunked" else states, expected
+        )
 
 
 def _head_outputs(lm: PreTrainedModel) -> Iterator[tuple[float, float | None]]:
@@ -175,7 +137,7 @@ def _head_outputs(lm: PreTrainedModel) -> Iterator[tuple[float, float | None]]:
 
 
 def _check_causal(
-    lm: PreTrainedModel, route: LossRoute, *, row: Tensor, tolerance: _Tolerance
+    lm: PreTrainedModel, route: LossRoute, *, row: Tensor, tolerance: Tolerance
 ) -> None:
     """Raise ModelError when another last token changes the output before it."""
     before = torch.arange(len(row) - 1, device=row.device)
@@ -184,7 +146,7 @@ def _check_causal(
     first, second = (
         route.states(lm, padded_inputs(ids, (len(ids),)), before) for ids in (row, changed)
     )
-    if _error(second, first).quantile(tolerance.quantile) > tolerance.body:
+    if relative_error(second, first).quantile(tolerance.quantile) > tolerance.body:
         raise ModelError(
             f"{type(lm).__name__} looks ahead: its output at a position depends on later tokens.\n"
             "  expected: a causal language model, which predicts each token from those before it\n"
@@ -193,9 +155,9 @@ def _check_causal(
 
 
 def _check_flat(
-    lm: PreTrainedModel, route: LossRoute, *, samples: list[Tensor], tolerance: _Tolerance
+    lm: PreTrainedModel, route: LossRoute, *, samples: list[Tensor], tolerance: Tolerance
 ) -> None:
-    """Raise _Refused unless rows laid flat give what each gives alone; sets row attention."""
+    """Raise Refused unless rows laid flat give what each gives alone; sets row attention."""
     alone = []
     for row in samples:
         inputs = padded_inputs(row, (len(row),))
@@ -217,30 +179,13 @@ def _check_flat(
     starts = inputs.keywords["row_layout"].boundaries[1:-1].long()
     error, leak = (
         max(e.quantile(tolerance.quantile), e[starts].quantile(tolerance.quantile)).item()
-        for e in (_error(flat, expected), _error(leaking, expected))
+        for e in (relative_error(flat, expected), relative_error(leaking, expected))
     )
     if error > tolerance.body:
-        raise _Refused(f"laid flat they differ by {error:.2%} from each row alone")
+        raise Refused(f"laid flat they differ by {error:.2%} from each row alone")
     if leak < max(tolerance.body, 10 * error):
-        raise _Refused(f"a leak between them would go unnoticed, it changes {leak:.2%}")
+        raise Refused(f"a leak between them would go unnoticed, it changes {leak:.2%}")
 
 
 def _with_layout(inputs: Inputs, row_layout: RowLayout | Recording) -> Inputs:
     return Inputs(inputs.keywords | {"row_layout": row_layout}, inputs.slots)
-
-
-def _error(states: Tensor, expected: Tensor) -> Tensor:
-    """Relative error of each position; float32 [N]."""
-    states, expected = states.float(), expected.float()
-    return (states - expected).norm(dim=-1) / expected.norm(dim=-1).clamp_min(1e-12)
-
-
-def _tolerance(lm: PreTrainedModel, device: torch.device) -> _Tolerance:
-    """Of the coarsest dtype that the model computes in."""
-    if torch.is_autocast_enabled(device.type):
-        return _TOLERANCES[torch.get_autocast_dtype(device.type)]
-    quantized = lm.config.to_dict().get("quantization_config") or {}
-    dtypes = {p.dtype for p in lm.parameters() if p.is_floating_point()}
-    if quantized.get("load_in_4bit"):
-        dtypes.add(getattr(torch, quantized["bnb_4bit_compute_dtype"]))
-    return _TOLERANCES[max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)]

@@ -1,0 +1,100 @@
+"""An adapter to go on from: its settings and weights become the one adapter of a model."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import peft
+from peft.utils import load_peft_weights, set_peft_model_state_dict
+
+from ftrecipes.config.adapter_folder import METHODS
+from ftrecipes.config.errors import ModelError
+from ftrecipes.runtime import log
+
+# Initialisations that leave the base as it is, or that are repeated exactly
+_REPEATABLE = (True, False, "true", "false", "gaussian", "orthogonal", "eva", "pissa", "olora")
+
+
+def continued_config(folder: str, *, model_name: str, vocabulary: int) -> peft.PeftConfig:
+    """The settings of the adapter in `folder`, for training on.
+
+    `vocabulary` is the number of the model's embedding rows. Raises ModelError for what can not be
+    trained on here.
+    """
+    settings = peft.PeftConfig.from_pretrained(folder)
+    if settings.peft_type.value not in METHODS:
+        raise ModelError(
+            f"--from_peft_checkpoint {folder}: not a method that can be trained here.\n"
+            f"  got: {settings.peft_type.value}\n  expected: one of {', '.join(METHODS)}\n"
+            "  do: give another adapter"
+        )
+    settings.inference_mode = False
+    if isinstance(settings, peft.LoraConfig):
+        _check_lora(folder, settings, vocabulary)
+    if isinstance(settings, peft.PrefixTuningConfig) and settings.prefix_projection:
+        log.info("the prefix was saved without the network that made it, and goes on without it")
+        settings.prefix_projection = False
+    if _differ(settings.base_model_name_or_path, model_name):
+        log.info(
+            f"the adapter {folder} was trained on {settings.base_model_name_or_path}, and goes on "
+            f"with {model_name}"
+        )
+    return settings
+
+
+def check_new_tokens(folder: str, settings: peft.PeftConfig, new_token_ids: Sequence[int]) -> None:
+    """Raise ModelError when tokens were added whose embedding rows the adapter does not train."""
+    lacking = sorted(set(new_token_ids) - _token_rows(settings))
+    if lacking:
+        raise ModelError(
+            f"--from_peft_checkpoint {folder}: the adapter trains no embedding rows for all new "
+            f"tokens.\n  got: new tokens with the ids {', '.join(map(str, lacking[:5]))}"
+            f"{' and more' if lacking[5:] else ''}\n"
+            "  do: leave out those of --new_tokens that the adapter was not trained with"
+        )
+
+
+def load_weights(model: peft.PeftModel, folder: str) -> None:
+    """Read the adapter's weights into `model`. Raises ModelError unless each finds its place."""
+    result = set_peft_model_state_dict(model, load_peft_weights(folder, device="cpu"))
+    if model.active_peft_config.is_prompt_learning:
+        return  # PEFT is strict with these itself
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    missing = sorted(trained.intersection(result.missing_keys))
+    if missing or result.unexpected_keys:
+        raise ModelError(
+            f"--from_peft_checkpoint {folder}: its weights are not those of its settings.\n"
+            f"  missing: {', '.join(missing[:3]) or 'none'}\n"
+            f"  without a place: {', '.join(result.unexpected_keys[:3]) or 'none'}\n"
+            "  do: check that the folder is complete and that --model_name is its base model"
+        )
+
+
+def _check_lora(folder: str, settings: peft.LoraConfig, vocabulary: int) -> None:
+    if settings.init_lora_weights not in _REPEATABLE:
+        raise ModelError(
+            f"--from_peft_checkpoint {folder}: the adapter belongs to base weights that its "
+            f"initialisation has changed.\n  got: init_lora_weights {settings.init_lora_weights}\n"
+            "  do: convert it into plain LoRA first (peft.PeftModel.save_pretrained, "
+            "path_initial_model_for_weight_conversion)"
+        )
+    rows = _token_rows(settings)
+    if rows and max(rows) >= vocabulary:
+        raise ModelError(
+            f"--from_peft_checkpoint {folder}: the adapter trains embedding rows that the model "
+            f"does not have.\n  got: token id {max(rows)}\n  expected: at most {vocabulary - 1}\n"
+            f"  do: add --tokenizer_name {folder} --resize_embeddings"
+        )
+
+
+def _token_rows(settings: peft.PeftConfig) -> set[int]:
+    if not isinstance(settings, peft.LoraConfig) or not settings.trainable_token_indices:
+        return set()
+    rows = settings.trainable_token_indices
+    return {index for ids in (rows.values() if isinstance(rows, dict) else [rows]) for index in ids}
+
+
+def _differ(base: str | None, model_name: str) -> bool:
+    """Whether these name different models: by their paths where they are folders."""
+    if base is None:
+        return False
+    return Path(base).expanduser().resolve() != Path(model_name).expanduser().resolve()

@@ -1,0 +1,82 @@
+"""Names of modules as adapters are given them, and what they match."""
+
+import re
+from collections.abc import Iterable, Mapping
+
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from ftrecipes.config.errors import ModelError
+
+_PLAIN_NAME = re.compile(r"[\w.-]+")
+# How PEFT reads the names it is given; what it does not find so, it leaves out in silence.
+NAME = r"(?:.*\.)?{}"  # the name itself, or its end after a dot
+END = r"(?:.*\.)?(?:{})"  # a pattern of the same
+WHOLE = "{}"  # a pattern of the whole name
+
+
+def names_or_pattern(entries: list[str]) -> list[str] | str | None:
+    """A single entry that is no plain name is a regular expression for whole module names."""
+    if len(entries) == 1 and not _PLAIN_NAME.fullmatch(entries[0]):
+        return entries[0]
+    return entries or None
+
+
+def rule_of(entries: list[str]) -> str:
+    """How PEFT reads a list of such entries."""
+    return WHOLE if isinstance(names_or_pattern(entries), str) else NAME
+
+
+def check_matches(
+    model: PreTrainedModel, asked: Mapping[str, tuple[list[str], Iterable[str], str]]
+) -> None:
+    """Raise ModelError listing every name that matches nothing, and what there is instead.
+
+    `asked`: flag -> (entries, the names that they may match, rule).
+    """
+    unmatched = [
+        f"--{flag} {entry}"
+        for flag, (entries, names, rule) in asked.items()
+        for entry in entries
+        if not any(_compile(flag, entry, rule).fullmatch(name) for name in names)
+    ]
+    if unmatched:
+        raise ModelError(
+            f"These names match nothing in {type(model).__name__}:\n  got: {', '.join(unmatched)}\n"
+            "  expected: all-linear (LoRA), or names of its modules; its linear layers are "
+            f"{', '.join(linear_names(model))}\n  do: correct or leave out these names; a pattern "
+            "stands alone, matches whole names (.*q_proj), and is no name of modules_to_save"
+        )
+
+
+def _compile(flag: str, entry: str, rule: str) -> re.Pattern:
+    """What the entry matches under the rule. Raises ModelError when it is no pattern."""
+    try:
+        return re.compile(rule.format(re.escape(entry) if rule == NAME else entry))
+    except re.error as error:
+        raise ModelError(
+            f"--{flag}: {entry} is not a regular expression.\n  got: {error}\n  do: correct it"
+        ) from error
+
+
+def linear_names(model: PreTrainedModel) -> list[str]:
+    """Last parts of the names of all linear layers but the head."""
+    head = model.get_output_embeddings()
+    return sorted(
+        {
+            name.rsplit(".", 1)[-1]
+            for name, module in model.named_modules()
+            if isinstance(module, nn.Linear | Conv1D)
+            and module is not head
+            and not is_router(module)
+        }
+    )
+
+
+def is_router(module: nn.Module) -> bool:
+    """Whether it chooses experts: as a linear layer (Llama 4) it still returns a tuple of results.
+
+    PEFT's wrapper adds to one result.
+    """
+    return isinstance(module, nn.Linear) and type(module).__name__.endswith("Router")
