@@ -44,29 +44,6 @@ def quantized_run(model_folder, chat_file, val_file, tmp_path_factory):
     return folder, process
 
 
-def read_rows(path: Path, tokenizer) -> list[tuple[list[int], list[int]]]:
-    """ChatML rows with the answer and its end mark as labels, worked out apart from ours."""
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        messages = row.get("messages") or [
-            {"role": "user", "content": row["instruction"]},
-            {"role": "assistant", "content": row["output"]},
-        ]
-        prompt = tokenizer.apply_chat_template(
-            messages[:-1], add_generation_prompt=True, tokenize=False
-        )
-        answer = tokenizer(messages[-1]["content"], add_special_tokens=False)["input_ids"]
-        front = tokenizer(prompt, add_special_tokens=False)["input_ids"]
-        whole = tokenizer.apply_chat_template(messages, tokenize=False)
-        ids = tokenizer(whole, add_special_tokens=False)["input_ids"]
-        end = len(front) + len(answer) + 1
-        assert ids[: len(front)] == front
-        labels = [-100] * len(front) + ids[len(front) : end] + [-100] * (len(ids) - end)
-        rows.append((ids, labels))
-    return rows
-
-
 def test_an_adapter_loads_and_its_loss_is_the_one_in_the_log(quantized_run, model_folder, val_file):
     """Peft reads the folder; a plain loop over the validation rows gives the logged loss.
 
@@ -83,7 +60,7 @@ def test_an_adapter_loads_and_its_loss_is_the_one_in_the_log(quantized_run, mode
         dtype=torch.float32,
     )
     model = PeftModel.from_pretrained(base, folder)
-    rows = read_rows(val_file, AutoTokenizer.from_pretrained(folder))
+    rows = reference.chat_rows(val_file, AutoTokenizer.from_pretrained(folder))
     before, *_, after = metrics(folder, "evaluation")
     assert before["num_tokens"] == reference.count_tokens(rows)
     model.train()
