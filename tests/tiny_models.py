@@ -23,6 +23,7 @@ _SMALL = {
 }
 _GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256, "initializer_range": 0.1}
 _EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+_FINE_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
 _ALTERNATING = ["sliding_attention", "full_attention"]
 
 # name -> (transformers' model_type, settings of its config)
@@ -56,6 +57,19 @@ FAMILIES: dict[str, tuple[str, dict]] = {
     ),
     "mistral": ("mistral", _SMALL | {"sliding_window": 5, "head_dim": 8}),
     "mixtral": ("mixtral", _SMALL | _EXPERTS),
+    "qwen3_moe": ("qwen3_moe", _SMALL | _FINE_EXPERTS | {"head_dim": 8}),
+    "olmoe": ("olmoe", _SMALL | _FINE_EXPERTS),
+    "dbrx": (
+        "dbrx",
+        {
+            "d_model": 32,
+            "n_heads": 4,
+            "n_layers": 2,
+            "max_seq_len": 256,
+            "ffn_config": {"ffn_hidden_size": 48, "moe_num_experts": 4, "moe_top_k": 2},
+            "attn_config": {"kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 10000.0},
+        },
+    ),
     "gpt_oss": (
         "gpt_oss",
         _SMALL

@@ -21,10 +21,10 @@ def logged(monkeypatch):
 
 
 def test_experts_left_out_are_named(tmp_path, logged):
-    """A Mixtral's experts are 3-D parameters: bitsandbytes leaves them without a word."""
+    """A Mixtral's experts are 3-D parameters: bitsandbytes leaves them in 8 bits without a word."""
     sizes = {"hidden_size": 64, "intermediate_size": 128, "vocab_size": 32}
     tiny_models.save_folder("mixtral", tmp_path, **sizes)
-    model = load(tmp_path, FOUR_BIT)
+    model = load(tmp_path, QuantizationConfig(method="8bit"))
     share, others = quantized_share(model)
     total = sum(p.numel() for p in load(tmp_path).parameters())
     attention = 2 * (64 * 64 * 2 + 64 * 32 * 2)
@@ -34,6 +34,9 @@ def test_experts_left_out_are_named(tmp_path, logged):
     (warning,) = logged["warning"]
     assert "model.layers.*.mlp.experts.gate_up_proj" in warning
     assert f"only {share:.0%}" in warning
+    share, _ = quantized_share(load(tmp_path, FOUR_BIT))
+    experts = 2 * 4 * 3 * 64 * 128
+    assert share == pytest.approx((attention + experts) / total)
 
 
 def test_enough_quantized_is_no_warning(tmp_path, logged):

@@ -96,8 +96,6 @@ def test_mistakes_name_the_remedy(tmp_path, folder):
     fails(write_config(tmp_path), "can not be loaded")
     remote = {"AutoConfig": "conf.C", "AutoModelForCausalLM": "model.M"}
     fails(write_config(tmp_path, model_type="own", auto_map=remote), "--trust_remote_code")
-    quantized = {"quant_method": "bitsandbytes", "load_in_4bit": True}
-    fails(write_config(tmp_path, model_type="llama", quantization_config=quantized), "not yet")
     T5Config().save_pretrained(tmp_path)
     fails(tmp_path, "of type t5")
     (tmp_path / "config.json").write_text('{"model_type":')
@@ -110,7 +108,6 @@ def test_mistakes_name_the_remedy(tmp_path, folder):
         {"num_attention_heads": 0},
         {"num_attention_heads": "four"},
         {"dtype": "float99"},
-        {"quantization_config": "x"},
         {"rope_parameters": []},
         {"vocab_size": None},
         {"hidden_size": {}},

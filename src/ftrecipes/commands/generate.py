@@ -49,7 +49,12 @@ def answers(config: GenerateConfig) -> Iterator[tuple[str, str]]:
     from ftrecipes.config.precision import resolve_precision
     from ftrecipes.model.generation import generate
     from ftrecipes.model.load import load_model
-    from ftrecipes.model.resolve import check_vocabulary, load_tokenizer, resolve_source
+    from ftrecipes.model.resolve import (
+        check_vocabulary,
+        load_tokenizer,
+        resolve_source,
+        settle_quantization,
+    )
     from ftrecipes.runtime.seed import seed_everything
     from ftrecipes.runtime.world import start_world
 
@@ -66,6 +71,7 @@ def answers(config: GenerateConfig) -> Iterator[tuple[str, str]]:
         trust_remote_code=config.trust_remote_code,
     )
     tokenizer = load_tokenizer(source)
+    run = settle_quantization(run, source)
     precision = resolve_precision(
         run, device_type=world.device.type, checkpoint_dtype=source.checkpoint_dtype
     )
@@ -134,12 +140,15 @@ def adapted(model: "PreTrainedModel", folder: Path) -> "PeftModel":
     """The model with the adapter. Raises ModelError when it is broken, or another model's."""
     from peft import PeftModel
 
+    from ftrecipes.model.experts import adapt_packed
     from ftrecipes.model.resolve import loading
 
     with loading(str(folder), what="adapter"), warnings.catch_warnings():
         # PEFT goes on with random weights, and warns.
         warnings.filterwarnings("error", message="Found missing adapter keys")
-        return PeftModel.from_pretrained(model, str(folder)).eval()
+        adapted = PeftModel.from_pretrained(model, str(folder)).eval()
+    adapt_packed(adapted)
+    return adapted
 
 
 def leave_room(config: GenerateConfig, *, prompt_length: int, limit: int | None) -> GenerateConfig:

@@ -6,7 +6,7 @@ from transformers import AutoModelForCausalLM, GgufConfig, PreTrainedModel
 from ftrecipes.config.errors import ModelError
 from ftrecipes.config.precision import Precision
 from ftrecipes.config.schema import RunConfig
-from ftrecipes.model.quantize import bitsandbytes_config, finish_quantization
+from ftrecipes.model.quantize import bitsandbytes_config, finish_quantization, stored_config
 from ftrecipes.model.resolve import ModelSource, loading
 from ftrecipes.runtime import log
 
@@ -16,12 +16,16 @@ def load_model(
 ) -> PreTrainedModel:
     """The model with weights in `precision.base`, on `device`, quantized as `config` says.
 
-    In full fine-tuning `precision.base` is the dtype of the trained weights. Nothing is frozen yet.
-    `use_cache` is left as the model's config has it (it is saved with the model): every forward of
-    ours passes use_cache=False. Raises ModelError when weights are missing or can not be read, or
-    for 4-bit or 8-bit on a .gguf file.
+    `config` is one that `settle_quantization` has gone over. Weights are quantized one by one as
+    they are read: the device never holds the model at full size. In full fine-tuning
+    `precision.base` is the dtype of the trained weights. Nothing is frozen yet. `use_cache` is left
+    as the model's config has it (it is saved with the model): every forward of ours passes
+    use_cache=False. Raises ModelError when weights are missing or can not be read, for experts that
+    4-bit can not take, and for 4-bit or 8-bit on a .gguf file.
     """
     quantization = bitsandbytes_config(config.quantization, precision)
+    if source.stored is not None:
+        quantization = stored_config(source.stored)
     if source.gguf_file is not None:
         if quantization is not None:
             raise ModelError(
@@ -43,7 +47,7 @@ def load_model(
             output_loading_info=True,
         )
     _check_complete(source, report)
-    finish_quantization(model, config.quantization)
+    finish_quantization(model, config.quantization, precision)
     return model
 
 

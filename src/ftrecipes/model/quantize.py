@@ -1,7 +1,7 @@
 """Quantized base weights through bitsandbytes: what is asked for, what came of it, how it computes.
 
-bitsandbytes quantizes linear layers only. The embedding and the head stay as they are, and so do
-the experts that transformers keeps as three-dimensional parameters.
+Linear layers are quantized, and in 4 bits the experts that transformers keeps as three-dimensional
+parameters (model/experts.py). The embedding and the head stay as they are.
 """
 
 import re
@@ -11,11 +11,19 @@ import bitsandbytes as bnb
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import BitsAndBytesConfig
+from transformers import (
+    BitsAndBytesConfig,
+    FineGrainedFP8Config,
+    Mxfp4Config,
+    PreTrainedModel,
+)
 
 from ftrecipes.config.errors import ModelError
 from ftrecipes.config.precision import Precision
 from ftrecipes.config.schema import QuantizationConfig
+from ftrecipes.config.stored import Stored
+from ftrecipes.model.experts import open_packed
+from ftrecipes.model.quantizer import FourBitConfig
 from ftrecipes.runtime import log
 
 ENOUGH_QUANTIZED = 0.8
@@ -30,7 +38,7 @@ def bitsandbytes_config(
         return None
     if quantization.method == "8bit":
         return BitsAndBytesConfig(load_in_8bit=True)
-    return BitsAndBytesConfig(
+    return FourBitConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type=quantization.quant_type,
         bnb_4bit_use_double_quant=quantization.use_double_quant,
@@ -104,7 +112,15 @@ class _LinearFunction(torch.autograd.Function):
         return x_grad, bias_grad, None
 
 
-def finish_quantization(model: nn.Module, quantization: QuantizationConfig) -> None:
+def stored_config(stored: Stored) -> FineGrainedFP8Config | Mxfp4Config | None:
+    """How quantized files are read: into plain weights, or (None) as their config says."""
+    configs = {"fp8": FineGrainedFP8Config, "mxfp4": Mxfp4Config}
+    return configs[stored.method](dequantize=True) if stored.method in configs else None
+
+
+def finish_quantization(
+    model: PreTrainedModel, quantization: QuantizationConfig, precision: Precision
+) -> None:
     """After loading: check that it was done as asked, make the layers exact, log the share.
 
     Raises ModelError when no layer could be quantized. Call it before adapters are added.
@@ -116,22 +132,26 @@ def finish_quantization(model: nn.Module, quantization: QuantizationConfig) -> N
         "8bit": (bnb.nn.Linear8bitLt, DequantizedLinear8bit),
     }[quantization.method]
     layers = {name: m for name, m in model.named_modules() if isinstance(m, theirs)}
-    if not layers:
+    compute = getattr(torch, precision.compute)
+    for name, layer in layers.items():
+        if quantization.method == "4bit":
+            _check_state(name, layer.weight, quantization)
+            layer.compute_dtype = compute  # that of a quantized file may be another
+        layer.__class__ = ours
+    for name, parameter in open_packed(model, compute):
+        _check_state(name, parameter, quantization)
+    if not any(is_packed(parameter) for parameter in model.parameters()):
         raise ModelError(
             f"--quantization {quantization.method}: {type(model).__name__} has no layer that "
             "bitsandbytes can quantize.\n"
             "  expected: linear layers\n  do: leave --quantization out"
         )
-    for name, layer in layers.items():
-        if quantization.method == "4bit":
-            _check_state(name, layer, quantization)
-        layer.__class__ = ours
     _log_share(model)
 
 
-def _check_state(name: str, layer: bnb.nn.Linear4bit, quantization: QuantizationConfig) -> None:
-    state = layer.quant_state
-    got = (state.quant_type, state.nested, layer.weight.dtype)
+def _check_state(name: str, weight: bnb.nn.Params4bit, quantization: QuantizationConfig) -> None:
+    state = weight.quant_state
+    got = (state.quant_type, state.nested, weight.dtype)
     storage = getattr(torch, quantization.quant_storage)
     asked = (quantization.quant_type, quantization.use_double_quant, storage)
     assert got == asked, f"{name} is quantized as {got}, asked for {asked}"
@@ -173,6 +193,6 @@ def _log_share(model: nn.Module) -> None:
         named = ", ".join(f"{kind} {part:.0%}" for kind, part in largest)
         log.warning(
             f"only {share:.0%} of the weights are quantized; at full size remain: {named}. "
-            "bitsandbytes takes linear layers only: no embedding, no head, no experts that are one "
-            "three-dimensional parameter; plan memory for them"
+            "neither the embedding nor the head is quantized, nor in 8 bits the experts that are "
+            "one three-dimensional parameter; plan memory for them"
         )

@@ -17,6 +17,8 @@ from transformers import (
 
 from ftrecipes.config.check_paths import HUB_ID
 from ftrecipes.config.errors import ModelError
+from ftrecipes.config.schema import RunConfig
+from ftrecipes.config.stored import Stored, settled, stored_faults, stored_quantization
 
 # Where configs say how many positions a model takes; models without a limit have none of these.
 _LIMITS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length")
@@ -37,6 +39,7 @@ class ModelSource:
     config: PretrainedConfig
     max_length: int | None  # positions the model was made for; None = no limit known
     checkpoint_dtype: str | None  # dtype name of the stored weights, None = the config does not say
+    stored: Stored | None  # None = the weights are not quantized
 
 
 def resolve_source(
@@ -54,7 +57,6 @@ def resolve_source(
         settings = config.to_dict()
         text = config.get_text_config()
     _check_causal(model_name, config, settings)
-    _check_unquantized(model_name, settings.get("quantization_config"))
     limits = [text.to_dict().get(name) for name in _LIMITS]
     dtype = config.dtype or text.dtype
     return ModelSource(
@@ -68,7 +70,19 @@ def resolve_source(
         config=config,
         max_length=next((limit for limit in limits if limit), None),
         checkpoint_dtype=None if dtype is None else str(dtype).removeprefix("torch."),
+        stored=stored_quantization(settings),
     )
+
+
+def settle_quantization(config: RunConfig, source: ModelSource) -> RunConfig:
+    """`config` with the quantization that the model's files have, where they have one.
+
+    Raises ModelError when the run asks for something else, or can not use such weights.
+    """
+    faults = list(stored_faults(config, source.stored))
+    if faults:
+        raise ModelError("\n\n".join(fault.text for fault in faults))
+    return settled(config, source.stored)
 
 
 def load_tokenizer(source: ModelSource) -> PreTrainedTokenizerBase:
@@ -200,18 +214,6 @@ def _check_folder(name: str, path: Path) -> None:
         do = "give a folder that save_pretrained wrote, or that was downloaded whole"
     raise ModelError(
         f"The folder {name} holds no config.json.\n  expected: a model's folder\n  do: {do}"
-    )
-
-
-def _check_unquantized(name: str, quantized: object) -> None:
-    if quantized is None:
-        return
-    method = quantized.get("quant_method") if isinstance(quantized, dict) else quantized
-    raise ModelError(
-        f"{name} is already quantized; training on such weights is not yet supported.\n"
-        f"  got: {method or 'an unknown method'}\n"
-        "  expected: weights in float32, bfloat16 or float16\n"
-        "  do: give the unquantized model; --quantization 4bit quantizes it while loading"
     )
 
 

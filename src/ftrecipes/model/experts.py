@@ -1,0 +1,158 @@
+"""Experts of a mixture whose weights are packed in 4 bits, and computed on exactly as dequantized.
+
+transformers keeps the experts of a layer as three-dimensional parameters of one module, which
+bitsandbytes leaves at full size. Here such a parameter is a `Params4bit` under its own name; the
+attribute of that name is the dequantized weight, so that the module's own forward (whatever it
+does) computes on it. The forward runs again in the backward: of all layers together only packed
+weights stay in memory, and of one layer at a time the dequantized ones.
+
+Shapes: E experts, I inputs and O outputs of one of them; a weight is [E, O, I] or [E, I, O].
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+
+import bitsandbytes as bnb
+import torch
+from peft.tuners.lora.layer import ParamWrapper
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from transformers import BitsAndBytesConfig
+
+from ftrecipes.config.errors import ModelError
+
+# Below this share of all weights it does not matter how something is stored.
+_LARGE = 0.05
+
+
+def expert_weights(module: nn.Module) -> list[str]:
+    """Names of the module's own parameters that hold the weights of experts; usually none."""
+    if "Experts" not in type(module).__name__:
+        return []
+    return [name for name, p in module.named_parameters(recurse=False) if p.dim() == 3]
+
+
+def check_experts(model: nn.Module) -> None:
+    """Raise ModelError when experts are kept in a way that can not be packed. Shapes suffice."""
+    total = sum(parameter.numel() for parameter in model.parameters())
+    layers = Counter(type(module) for module in model.modules())
+    for path, module in model.named_modules():
+        if "Expert" not in type(module).__name__ or isinstance(module, nn.Linear):
+            continue
+        packable = expert_weights(module)
+        for name, parameter in module.named_parameters(recurse=False):
+            size = parameter.numel() * layers[type(module)]
+            if name not in packable and size > _LARGE * total:
+                raise ModelError(
+                    f"--quantization 4bit: not possible for the experts of {type(model).__name__}."
+                    f"\n  got: {path}.{name} of shape {tuple(parameter.shape)}\n"
+                    "  expected: experts as linear layers, or as one three-dimensional parameter\n"
+                    "  do: leave --quantization out, or choose another model"
+                )
+
+
+def pack(weight: Tensor, config: BitsAndBytesConfig) -> bnb.nn.Params4bit:
+    """The weight [E, ., .] quantized as `config` says, on the device it is on."""
+    packed = bnb.nn.Params4bit(
+        weight,
+        requires_grad=False,
+        compress_statistics=config.bnb_4bit_use_double_quant,
+        quant_type=config.bnb_4bit_quant_type,
+        quant_storage=config.bnb_4bit_quant_storage,
+    )
+    return packed.to(weight.device)
+
+
+class _PackedExperts(nn.Module):
+    """First base of an experts module with packed weights; the second is the module's own class."""
+
+    def start(self, compute: torch.dtype) -> None:
+        """What the module's own class has no place for."""
+        self.compute = compute
+        self.updates: dict[str, list] = {}  # name -> low-rank updates while an adapter is active
+        self.dequantized: dict[str, Tensor] = {}  # name -> weight while the forward runs
+
+    def weight_of(self, name: str) -> Tensor:
+        """The dequantized weight, without the updates of adapters outside of a forward."""
+        if name in self.dequantized:
+            return self.dequantized[name]
+        packed = self._parameters[name]
+        return bnb.functional.dequantize_4bit(packed.data, packed.quant_state).to(self.compute)
+
+    def forward(self, hidden_states: Tensor, *args, **kwargs) -> Tensor:
+        """The class's own forward, on dequantized weights and the updates of active adapters."""
+        # the updates are arguments: in the backward no adapter is active
+        arguments = (dict(self.updates), hidden_states, *args)
+        if not torch.is_grad_enabled():
+            return self.compute_on(*arguments, **kwargs)
+        return checkpoint(self.compute_on, *arguments, use_reentrant=False, **kwargs)
+
+    def compute_on(self, updates: dict[str, list], hidden_states: Tensor, *args, **kwargs):
+        """As `forward`; under autocast it is autocast that picks the dtype of the inputs."""
+        dtype = hidden_states.dtype
+        if not torch.is_autocast_enabled(hidden_states.device.type):
+            hidden_states = hidden_states.to(self.compute)
+        for name in self.packed_names:
+            self.dequantized[name] = _updated(self.weight_of(name), updates.get(name, []))
+        try:
+            return super().forward(hidden_states, *args, **kwargs).to(dtype)
+        finally:
+            self.dequantized.clear()
+
+
+def _updated(weight: Tensor, factors: list[tuple[Tensor, Tensor, float]]) -> Tensor:
+    with torch.autocast(weight.device.type, enabled=False):
+        for left, right, scale in factors:
+            weight = torch.baddbmm(weight, left.to(weight), right.to(weight), alpha=scale)
+    return weight
+
+
+@cache
+def _packed_class(own: type, names: tuple[str, ...]) -> type:
+    weights = {name: property(partial(_PackedExperts.weight_of, name=name)) for name in names}
+    return type(f"Packed{own.__name__}", (_PackedExperts, own), {"packed_names": names} | weights)
+
+
+def open_packed(model: nn.Module, compute: torch.dtype) -> Iterator[tuple[str, bnb.nn.Params4bit]]:
+    """Let modules with packed experts compute on them, in the dtype `compute`.
+
+    Yields pairs (name, packed parameter). Exhaust it: a module is changed just before its own.
+    """
+    for path, module in list(model.named_modules()):
+        packed = {
+            name: parameter
+            for name, parameter in module.named_parameters(recurse=False)
+            if isinstance(parameter, bnb.nn.Params4bit) and len(parameter.quant_state.shape) == 3
+        }
+        if packed:
+            module.__class__ = _packed_class(type(module), tuple(packed))
+            module.start(compute)
+            yield from ((f"{path}.{name}", parameter) for name, parameter in packed.items())
+
+
+class PackedParamWrapper(ParamWrapper):
+    """PEFT's adapter of a three-dimensional parameter, when that is packed.
+
+    PEFT 0.21 swaps the parameter itself for the updated one while the forward runs, which would
+    leave the dequantized one behind.
+    """
+
+    @contextmanager
+    def _activate_lora(self, active_adapters: list[str]) -> Iterator[None]:
+        experts = self.get_base_layer()
+        experts.updates[self.parameter_name] = [
+            self.get_delta_factors(name) for name in active_adapters if name in self.lora_A
+        ]
+        try:
+            yield
+        finally:
+            del experts.updates[self.parameter_name]
+
+
+def adapt_packed(model: nn.Module) -> None:
+    """After adapters were added or read: let those on packed experts know that they are packed."""
+    for module in model.modules():
+        if isinstance(module, ParamWrapper) and isinstance(module.get_base_layer(), _PackedExperts):
+            module.__class__ = PackedParamWrapper
