@@ -25,8 +25,7 @@ import transformers
 
 from ftrecipes.config.parse import parse
 from ftrecipes.data.loader import Loader
-from ftrecipes.data.sources import load_split
-from ftrecipes.data.tokenize import tokenize_rows
+from ftrecipes.data.splits import read_splits
 from ftrecipes.finetuning import build_model, settle_precision
 from ftrecipes.model.resolve import load_tokenizer, resolve_source
 from ftrecipes.optim.schedule import Schedule, build_schedule, count_steps
@@ -108,12 +107,7 @@ def build(steps: int, folder: str):
     seed_everything(config.train.seed)
     source = resolve_source(MODEL, None, trust_remote_code=False)
     tokenizer = load_tokenizer(source)
-    rows = tokenize_rows(
-        load_split(config, tokenizer, "train"),
-        tokenizer,
-        context_length=config.train.context_length,
-        truncation=config.data.truncation,
-    )
+    rows, _ = read_splits(config, tokenizer)
     precision = settle_precision(config, source, world)
     model = build_model(config, source, precision, world)
     return config, rows, model, world, precision

@@ -11,6 +11,14 @@ from tests.tiny_tokenizers import build_tokenizer
 TOPICS = ("rain", "bread", "iron", "music", "salt", "wool", "glass", "tea")
 
 
+@pytest.fixture(autouse=True)
+def cache_home(tmp_path_factory, monkeypatch) -> Path:
+    """The user's cache folder during a test; empty, and never that of who runs the tests."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    return folder
+
+
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory) -> Path:
     """A tiny random Llama with a ChatML tokenizer, as save_pretrained writes them."""

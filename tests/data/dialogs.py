@@ -1,5 +1,6 @@
 """Dialogs as rows, and by hand what each family's template makes of them."""
 
+from ftrecipes.config.sections import DataConfig
 from ftrecipes.data.rows import IGNORED, collect_rows
 from ftrecipes.data.tokenize import tokenize_rows
 from tests.tiny_tokenizers import FAMILIES
@@ -15,9 +16,11 @@ def chat(*turns: str, system: str | None = None) -> dict:
     }
 
 
-def tokenize(rows, tokenizer, *, context_length=4096, truncation="right"):
+def tokenize(rows, tokenizer, *, context_length=4096, **data):
+    """The rows of a split named "test rows"; `data` are fields of DataConfig."""
     raw = collect_rows(rows, name="test rows")
-    return tokenize_rows(raw, tokenizer, context_length=context_length, truncation=truncation)
+    config = DataConfig(**data)
+    return tokenize_rows(raw, tokenizer, data=config, context_length=context_length)
 
 
 def rows_of(token_rows) -> list[tuple[list[int], list[int]]]:

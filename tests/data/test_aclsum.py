@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ftrecipes.config.errors import DataError
-from ftrecipes.config.schema import CustomDatasetConfig
+from ftrecipes.config.sections import CustomDatasetConfig, DataConfig
 from ftrecipes.data.custom import load_custom
 from ftrecipes.data.rows import IGNORED
 from ftrecipes.data.tokenize import tokenize_rows
@@ -80,7 +80,8 @@ def test_it_works_with_any_template(folder, family):
     """D17"""
     tokenizer = build_tokenizer(family)
     raw = load(data_path=str(folder))
-    for _, labels in rows_of(tokenize_rows(raw, tokenizer, context_length=999, truncation="error")):
+    data = DataConfig(truncation="error")
+    for _, labels in rows_of(tokenize_rows(raw, tokenizer, data=data, context_length=999)):
         trained = trained_text(tokenizer, labels)
         assert trained.strip().startswith(ANSWER)
         assert [label for label in labels if label != IGNORED][-1] == tokenizer(

@@ -3,6 +3,7 @@
 import pytest
 
 from ftrecipes.config.errors import DataError
+from ftrecipes.config.sections import DataConfig
 from ftrecipes.data.rows import IGNORED
 from ftrecipes.data.tokenize import tokenize_rows
 from tests.data.conftest import TOKENIZER
@@ -12,7 +13,7 @@ CHAT = "{'messages': [{'role': 'user', 'content': 'Hi'}, {'role': 'assistant', '
 
 
 def tokenized(raw):
-    return tokenize_rows(raw, TOKENIZER, context_length=99, truncation="right")
+    return tokenize_rows(raw, TOKENIZER, data=DataConfig(), context_length=99)
 
 
 def test_the_function_gets_the_section_the_tokenizer_and_the_split(load):

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from ftrecipes.config.errors import DataError
+from ftrecipes.config.sections import DataConfig
 from ftrecipes.data.files import read_file
 from ftrecipes.data.tokenize import tokenize_rows
 from tests.tiny_tokenizers import build_tokenizer
@@ -16,7 +17,7 @@ def faults_of(path) -> list[str]:
     """The lines of the error that the file's rows end in."""
     raw = read_file(path)
     with pytest.raises(DataError) as caught:
-        tokenize_rows(raw, build_tokenizer("none"), context_length=99, truncation="right")
+        tokenize_rows(raw, build_tokenizer("none"), data=DataConfig(), context_length=99)
     return str(caught.value).splitlines()
 
 
@@ -49,7 +50,7 @@ def test_faults_of_syntax_and_of_shape_are_told_together(write):
         "  train.jsonl line 3: key 'output' is missing",
         "  train.jsonl line 4: the row is a list; expected an object with keys",
         "  train.jsonl line 5: no whole JSON object: Extra data (column 3)",
-        "  do: correct these rows, or take them out",
+        "  do: correct these rows, or leave them out with --data.on_bad_row skip",
     ]
 
 
@@ -71,7 +72,7 @@ def test_csv_rows_with_too_many_and_too_few_cells(write):
         "  a.csv line 4: 1 cells; the header has 2 (instruction, output); a cell that holds a "
         "comma stands between quotation marks",
         "  a.csv line 5: key 'instruction' is empty; expected text",
-        "  do: correct these rows, or take them out",
+        "  do: correct these rows, or leave them out with --data.on_bad_row skip",
     ]
 
 

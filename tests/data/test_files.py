@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from ftrecipes.config.check_paths import DATA_SUFFIXES
+from ftrecipes.config.data_files import DATA_SUFFIXES
 from ftrecipes.config.errors import DataError
 from ftrecipes.data.files import READERS, read_file
 
@@ -177,7 +177,7 @@ def test_the_flags_know_the_same_kinds_of_files():
 
 
 def test_other_files_and_no_file(tmp_path):
-    with pytest.raises(DataError, match=r"\.jsonl, \.json, \.csv, \.parquet"):
-        read_file(write(tmp_path / "a.txt", "text"))
+    with pytest.raises(DataError, match=r"\.jsonl, \.json, \.csv, \.parquet, \.txt"):
+        read_file(write(tmp_path / "a.md", "text"))
     with pytest.raises(DataError, match=r"b\.jsonl: there is no such file"):
         read_file(tmp_path / "b.jsonl")

@@ -27,7 +27,7 @@ class TestTooLong:
             "1 of 3 rows are longer than 12 positions and were cut at the right: 8 of 40 "
             "positions and 8 of 31 tokens to train on are lost",
             "26% of the tokens to train on are lost to their length: raise --context_length, or "
-            "choose another --data.truncation (right, drop, error)",
+            "choose another --data.truncation (right, left, split, drop, error)",
         ]
 
     def test_a_small_loss_is_told_without_advice(self):

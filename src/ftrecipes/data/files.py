@@ -1,4 +1,4 @@
-"""Local files to raw rows: JSONL, JSON, CSV and Parquet, always read as UTF-8.
+"""A local file to raw rows: JSONL, JSON, CSV, Parquet or text, always read as UTF-8.
 
 JSON and CSV are read here and not by a data-frame library, because every fault must name its line
 and a text must stay a text (a column of numbers, a row whose `input` is null).
@@ -6,9 +6,11 @@ and a text must stay a text (a column of numbers, a row whose `input` is null).
 
 import codecs
 import csv
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from ftrecipes.config.errors import DataError
@@ -21,7 +23,8 @@ def read_file(path: str | Path) -> RawRows:
     """The rows of a local file and the line (Parquet: the row) where each stands.
 
     A byte order mark is dropped and CRLF read as LF. A JSON array in a .jsonl file and JSONL in a
-    .json file are known by their first character. Raises DataError naming file and line.
+    .json file are known by their first character. Each line of a .txt file that is not blank is a
+    row with the key `text`. Raises DataError naming file and line.
     """
     path = Path(path).expanduser()
     try:
@@ -29,7 +32,14 @@ def read_file(path: str | Path) -> RawRows:
             raise DataError(f"{path}: there is no such file.\n  do: check the path")
         if path.suffix.lower() not in READERS:
             raise DataError(f"{path}: not a file of rows.\n  expected: a file ending in {ENDINGS}")
-        return READERS[path.suffix.lower()](path)
+        before = path.stat()
+        raw = READERS[path.suffix.lower()](path)
+        with path.open("rb") as file:
+            fingerprint = hashlib.file_digest(file, "sha256").hexdigest()
+        after = path.stat()
+        is_same = (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
+        # A file that is being written may have been another one when its rows were read.
+        return replace(raw, fingerprint=fingerprint if is_same else None)
     except OSError as error:
         raise DataError(
             f"{path}: can not be read.\n  got: {error.strerror or error}\n"
@@ -172,6 +182,12 @@ def _csv_row(header: list[str], cells: list[str]) -> dict[str, str] | Unreadable
     )
 
 
+def _read_text(path: Path) -> RawRows:
+    lines = [(number, line.rstrip("\n")) for number, line in _lines(path) if line.strip()]
+    rows = [{"text": line} for _, line in lines]
+    return collect_rows(rows, name=path.name, lines=[number for number, _ in lines])
+
+
 def _read_parquet(path: Path) -> RawRows:
     import pyarrow
     from pyarrow import parquet
@@ -204,5 +220,6 @@ READERS = {
     ".json": _read_json,
     ".csv": _read_csv,
     ".parquet": _read_parquet,
+    ".txt": _read_text,
 }
 ENDINGS = ", ".join(READERS)

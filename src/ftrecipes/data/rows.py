@@ -3,10 +3,9 @@
 Legend: R rows, T positions. A token is a position whose label counts.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 import torch
@@ -21,23 +20,33 @@ SHOWN_FAULTS = 5
 
 @dataclass(frozen=True)
 class RawRows:
-    """Rows as they were read, the columns found in them, and where each stands.
-
-    A row is named by all three of "train.jsonl", "line", 17.
-    """
+    """Rows as they were read, the columns found in them, and where each stands."""
 
     rows: Sequence[Mapping]
+    """A list, or a data set of the library `datasets`."""
     columns: list[str]
     name: str
-    unit: Literal["line", "row"]
-    numbers: Sequence[int]
+    """What a person calls them all: "train.jsonl"."""
+    sources: Sequence[str]
+    """What a person calls each: "train.jsonl line 17"."""
+    reader: Callable[[Mapping], object] | None = None
+    """Reads a row of a named data set (see formats.Row); None = the columns tell how."""
+    fingerprint: str | None = None
+    """Changes with the content; None = it can not be told, so nothing of it is cached."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def source(self, index: int) -> str:
-        """The words that name a row to a person: "train.jsonl line 17"."""
-        return f"{self.name} {self.unit} {self.numbers[index]}"
+        """The words that name a row to a person."""
+        return self.sources[index]
+
+    def pick(self, indices: Sequence[int], *, fingerprint: str | None) -> "RawRows":
+        """These rows, in this order."""
+        is_list = isinstance(self.rows, list)
+        rows = [self.rows[i] for i in indices] if is_list else self.rows.select(indices)
+        sources = [self.sources[i] for i in indices]
+        return replace(self, rows=rows, sources=sources, fingerprint=fingerprint)
 
 
 def collect_rows(
@@ -46,9 +55,8 @@ def collect_rows(
     """RawRows of any rows: on these lines of the file, or numbered from 1."""
     rows = list(rows)
     columns = dict.fromkeys(key for row in rows if isinstance(row, Mapping) for key in row)
-    if lines is None:
-        return RawRows(rows, list(columns), name, "row", range(1, len(rows) + 1))
-    return RawRows(rows, list(columns), name, "line", lines)
+    unit, numbers = ("row", range(1, len(rows) + 1)) if lines is None else ("line", lines)
+    return RawRows(rows, list(columns), name, [f"{name} {unit} {number}" for number in numbers])
 
 
 @dataclass(frozen=True)
@@ -114,10 +122,14 @@ class RowFault(Exception):
 
 def refuse_rows(faults: list[str], *, total: int, do: str) -> None:
     """Raise DataError for rows that can not be used: how many of how many, and the first few."""
-    if not faults:
-        return
+    if faults:
+        shown = show_faults(faults)
+        raise DataError(f"{len(faults)} of {total} rows can not be used.{shown}\n  do: {do}")
+
+
+def show_faults(faults: list[str]) -> str:
+    """The first few faults, each on a line of its own, and how many more there are."""
     lines = faults[:SHOWN_FAULTS]
     if len(faults) > len(lines):
         lines.append(f"... and {len(faults) - len(lines)} more")
-    shown = "".join(f"\n  {line}" for line in lines)
-    raise DataError(f"{len(faults)} of {total} rows can not be used.{shown}\n  do: {do}")
+    return "".join(f"\n  {line}" for line in lines)

@@ -1,12 +1,17 @@
-"""Where the rows of a run come from: a local file, a hub data set, or a user's own function."""
+"""Where the rows of a run come from: local files, a hub data set, or a user's own function."""
+
+import hashlib
+from collections.abc import Iterable
 
 from transformers import PreTrainedTokenizerBase
 
-from ftrecipes.config.check_paths import CUSTOM, DATA_SUFFIXES, is_path
+from ftrecipes.config.check_paths import CUSTOM, FILE_SETS, NAMED_SETS, is_path
+from ftrecipes.config.data_files import DATA_SUFFIXES
 from ftrecipes.config.errors import DataError
 from ftrecipes.config.schema import RunConfig
 from ftrecipes.data.custom import load_custom
-from ftrecipes.data.files import ENDINGS, read_file
+from ftrecipes.data.named import SAMSUM, SAMSUM_ID, name_rows
+from ftrecipes.data.paths import read_paths
 from ftrecipes.data.rows import RawRows
 
 VALIDATION_NAMES = ("validation", "val", "dev")
@@ -19,16 +24,24 @@ def load_split(config: RunConfig, tokenizer: PreTrainedTokenizerBase, split: str
     `run_validation` false. Raises DataError naming the file and line, the hub id, or the line of a
     custom data set's code.
     """
-    name, data = config.train.dataset, config.data
-    is_train = split == "train"
+    name, is_train = config.train.dataset, split == "train"
     if not is_train and not config.train.run_validation:
         return None
     if name == CUSTOM:
         return load_custom(config.custom_dataset, tokenizer, is_train=is_train)
+    raw = _load(config, is_train=is_train)
+    return name_rows(name, raw) if raw is not None and name in NAMED_SETS else raw
+
+
+def _load(config: RunConfig, *, is_train: bool) -> RawRows | None:
+    name, data = config.train.dataset, config.data
     if not is_train and data.val_file is not None:
-        return read_file(data.val_file)
-    if is_path(name, DATA_SUFFIXES):
-        return read_file(name) if is_train else None
+        return read_paths(data.val_file)
+    if name in FILE_SETS:
+        return read_paths(data.train_file) if is_train else None
+    if name != SAMSUM and is_path(name, DATA_SUFFIXES):
+        return read_paths(name) if is_train else None
+    name = SAMSUM_ID if name == SAMSUM else name
     return load_hub(name, data.train_split if is_train else data.val_split)
 
 
@@ -43,11 +56,23 @@ def load_hub(name: str, split: str | None) -> RawRows | None:
             if split is None:
                 return None
         rows = datasets.load_dataset(name, split=split)
+        fingerprint = _fingerprint(split, (file["filename"] for file in rows.cache_files))
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         raise DataError(
             f"The hub data set {name!r} (split {split or 'for validation'}) can not be read.\n"
             f"  got: {type(error).__name__}: {error}\n"
-            f"  do: check the id, the split and the network, or name a local file ({ENDINGS})"
+            "  do: check the id, the split and the network, or name a local file "
+            f"({', '.join(DATA_SUFFIXES)})"
         ) from error
-    numbers = range(1, len(rows) + 1)
-    return RawRows(rows, rows.column_names, f"{name} {split}", "row", numbers)
+    name = f"{name} {split}"
+    sources = [f"{name} row {number}" for number in range(1, len(rows) + 1)]
+    return RawRows(rows, rows.column_names, name, sources, fingerprint=fingerprint)
+
+
+def _fingerprint(split: str, files: Iterable[str]) -> str | None:
+    """Content hash of the Arrow files that the library made of the split, if it has any."""
+    hashes = []
+    for path in files:
+        with open(path, "rb") as file:
+            hashes.append(hashlib.file_digest(file, "sha256").hexdigest())
+    return " ".join([split, *hashes]) if hashes else None

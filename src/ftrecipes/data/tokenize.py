@@ -1,35 +1,48 @@
 """A split's raw rows to tokens and labels, checked, cut to size and counted."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from ftrecipes.config.errors import DataError
+from ftrecipes.config.sections import DataConfig
 from ftrecipes.data.chat import Rendered
 from ftrecipes.data.encode import Encoder
-from ftrecipes.data.formats import Row, TokenRow, choose_reader, kind_of
-from ftrecipes.data.rows import RawRows, RowFault, TokenRows, Unreadable, refuse_rows
+from ftrecipes.data.fields import kind_of
+from ftrecipes.data.formats import choose_reader
+from ftrecipes.data.kinds import Row, TokenRow
+from ftrecipes.data.lengths import Named, fit_rows
+from ftrecipes.data.rows import RawRows, RowFault, TokenRows, Unreadable, refuse_rows, show_faults
 from ftrecipes.runtime import log
 
+# A batch ends with the first of the two: text in work is held several times over.
 BATCH_ROWS = 1000
-LOST_SHARE_WARNED = 0.05
+BATCH_CHARACTERS = 4_000_000
 SHOWN_SOURCES = 3
-MEND = "correct these rows, or take them out"
+MEND = "correct these rows, or leave them out with --data.on_bad_row skip"
 
-Labelled = list[tuple[str, TokenRow]]
-"""Rows beside the words that name them."""
+
+@dataclass
+class Notes:
+    """What a person should know of the rows, gathered on the way."""
+
+    faults: list[str] = field(default_factory=list)
+    """Each row that can not be used, and why."""
+    num_open: int = 0
+    """Rows that nothing ends."""
 
 
 def tokenize_rows(
-    raw: RawRows, tokenizer: PreTrainedTokenizerBase, *, context_length: int, truncation: str
+    raw: RawRows, tokenizer: PreTrainedTokenizerBase, *, data: DataConfig, context_length: int
 ) -> TokenRows:
     """Every row as ids and labels, none longer than `context_length` positions.
 
-    `truncation` is `right` (cut), `drop` or `error`; what is lost is counted in the report. Rows
-    without a trained token stay in the set (the loader passes over them) and are reported. Raises
-    DataError naming the rows that can not be used, and for a set that is empty or has no label.
+    `data` says the format, the names of the columns, and what becomes of rows that are too long or
+    can not be used; what is lost is counted in the report. Rows without a trained token stay in the
+    set (the loader passes over them) and are reported. Raises DataError naming the rows that can
+    not be used, and for a set that is empty or has no label.
     """
     if len(raw) == 0:
         raise DataError(f"{raw.name} has no rows.\n  do: check the data set")
@@ -39,9 +52,96 @@ def tokenize_rows(
             "answers can not be told from prompts.\n"
             "  do: name a fast tokenizer (one with a tokenizer.json) with --tokenizer_name"
         )
-    report: list[str] = []
-    rows = list(_labelled_rows(raw, tokenizer, report=report))
-    rows = _fit(rows, context_length=context_length, truncation=truncation, report=report)
+    notes = Notes()
+    rows = list(_encoded_rows(raw, tokenizer, data=data, notes=notes))
+    if data.on_bad_row == "error" or not rows:
+        refuse_rows(notes.faults, total=len(raw), do=MEND)
+    report = _report(notes, total=len(raw))
+    rows = fit_rows(rows, context_length=context_length, truncation=data.truncation, report=report)
+    _report_empty(rows, raw=raw, context_length=context_length, report=report)
+    return TokenRows(
+        input_ids=np.concatenate([row.input_ids for _, row in rows]),
+        labels=np.concatenate([row.labels for _, row in rows]),
+        offsets=np.cumsum([0, *(len(row.input_ids) for _, row in rows)]),
+        sources=[source for source, _ in rows],
+        report=report,
+    )
+
+
+def _encoded_rows(
+    raw: RawRows, tokenizer: PreTrainedTokenizerBase, *, data: DataConfig, notes: Notes
+) -> Iterator[Named]:
+    """Each row that can be used, in order."""
+    if not raw.columns:
+        notes.faults += [f"{raw.source(at)}: {_not_a_row(row)}" for at, row in enumerate(raw.rows)]
+        return
+    read = raw.reader or choose_reader(raw, tokenizer, data)
+    encoder = Encoder(tokenizer)
+    for batch in _batches(_rendered(raw, read, encoder, notes=notes)):
+        encoded = encoder.encode([row for _, row in batch])
+        for (source, _), row in zip(batch, encoded, strict=True):
+            if len(row.input_ids):
+                yield source, row
+            else:
+                notes.faults.append(f"{source}: the tokenizer makes no tokens of it")
+
+
+def _rendered(
+    raw: RawRows, read: Callable[[Mapping], Row], encoder: Encoder, *, notes: Notes
+) -> Iterator[tuple[str, Rendered | TokenRow]]:
+    with log.progress(len(raw), unit="row") as bar:
+        for source, row in zip(raw.sources, raw.rows, strict=True):
+            bar.update()
+            try:
+                if not isinstance(row, Mapping):
+                    raise RowFault(_not_a_row(row))
+                rendered = encoder.render(read(row))
+            except RowFault as fault:
+                notes.faults.append(f"{source}: {fault}")
+                continue
+            notes.num_open += isinstance(rendered, Rendered) and rendered.is_open
+            yield source, rendered
+
+
+def _batches(
+    rows: Iterable[tuple[str, Rendered | TokenRow]],
+) -> Iterator[list[tuple[str, Rendered | TokenRow]]]:
+    batch, characters = [], 0
+    for source, row in rows:
+        batch.append((source, row))
+        characters += len(row.text) if isinstance(row, Rendered) else 0
+        if len(batch) == BATCH_ROWS or characters >= BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+def _not_a_row(row: object) -> str:
+    if isinstance(row, Unreadable):
+        return row.reason
+    return f"the row is {kind_of(row)}; expected an object with keys"
+
+
+def _report(notes: Notes, *, total: int) -> list[str]:
+    report = []
+    if notes.faults:
+        shown = show_faults(notes.faults)
+        report.append(
+            f"{len(notes.faults)} of {total} rows can not be used and are skipped:{shown}"
+        )
+    if notes.num_open:
+        report.append(
+            f"{notes.num_open} of {total} rows end without an end token, because the chat template "
+            "writes none: the model does not learn where to stop"
+        )
+    return report
+
+
+def _report_empty(
+    rows: list[Named], *, raw: RawRows, context_length: int, report: list[str]
+) -> None:
+    """Report rows without a token to train on; raise DataError when there are no others."""
     empty = [source for source, row in rows if row.num_tokens == 0]
     if len(empty) == len(rows):
         raise DataError(
@@ -57,95 +157,3 @@ def tokenize_rows(
             f"{len(empty)} of {len(raw)} rows have no token to train on and are passed over: "
             f"{names}"
         )
-    return TokenRows(
-        input_ids=np.concatenate([row.input_ids for _, row in rows]),
-        labels=np.concatenate([row.labels for _, row in rows]),
-        offsets=np.cumsum([0, *(len(row.input_ids) for _, row in rows)]),
-        sources=[source for source, _ in rows],
-        report=report,
-    )
-
-
-def _labelled_rows(
-    raw: RawRows, tokenizer: PreTrainedTokenizerBase, *, report: list[str]
-) -> Iterator[tuple[str, TokenRow]]:
-    """Each row in order; behind the last, faulty rows are raised together and notes reported."""
-    if not raw.columns:
-        faults = [f"{raw.source(index)}: {_not_a_row(row)}" for index, row in enumerate(raw.rows)]
-        refuse_rows(faults, total=len(raw), do=MEND)
-    read = choose_reader(raw, tokenizer)
-    encoder = Encoder(tokenizer)
-    faults: list[str] = []
-    num_open = 0
-    numbered = enumerate(raw.rows)
-    with log.progress(len(raw), unit="row") as bar:
-        while chunk := list(islice(numbered, BATCH_ROWS)):
-            named = [(raw.source(index), row) for index, row in chunk]
-            rendered = list(_rendered(named, read, encoder, faults=faults))
-            num_open += sum(isinstance(row, Rendered) and row.is_open for _, row in rendered)
-            encoded = encoder.encode([row for _, row in rendered])
-            yield from zip((source for source, _ in rendered), encoded, strict=True)
-            bar.update(len(chunk))
-    refuse_rows(faults, total=len(raw), do=MEND)
-    if num_open:
-        report.append(
-            f"{num_open} of {len(raw)} rows end without an end token, because the chat template "
-            "writes none: the model does not learn where to stop"
-        )
-
-
-def _rendered(
-    rows: Sequence[tuple[str, Mapping]],
-    read: Callable[[Mapping], Row],
-    encoder: Encoder,
-    *,
-    faults: list[str],
-) -> Iterator[tuple[str, Rendered | TokenRow]]:
-    """The rows that can be used, beside their names; the others are told in `faults`."""
-    for source, row in rows:
-        try:
-            if not isinstance(row, Mapping):
-                raise RowFault(_not_a_row(row))
-            yield source, encoder.render(read(row))
-        except RowFault as fault:
-            faults.append(f"{source}: {fault}")
-
-
-def _not_a_row(row: object) -> str:
-    if isinstance(row, Unreadable):
-        return row.reason
-    return f"the row is {kind_of(row)}; expected an object with keys"
-
-
-def _fit(rows: Labelled, *, context_length: int, truncation: str, report: list[str]) -> Labelled:
-    """Rows of at most `context_length` positions; what that cost goes to the report."""
-    too_long = [(source, row) for source, row in rows if len(row.input_ids) > context_length]
-    if not too_long:
-        return rows
-    if truncation == "error":
-        faults = [f"{source}: {len(row.input_ids)} positions" for source, row in too_long]
-        refuse_rows(
-            faults,
-            total=len(rows),
-            do="raise --context_length, or cut rows: --data.truncation right",
-        )
-    if truncation == "right":
-        kept = [(source, row.cut(context_length)) for source, row in rows]
-    else:
-        kept = [(source, row) for source, row in rows if len(row.input_ids) <= context_length]
-    positions = sum(len(row.input_ids) for _, row in rows)
-    lost_positions = positions - sum(len(row.input_ids) for _, row in kept)
-    tokens = sum(row.num_tokens for _, row in rows)
-    lost_tokens = tokens - sum(row.num_tokens for _, row in kept)
-    verb = "cut at the right" if truncation == "right" else "dropped"
-    report.append(
-        f"{len(too_long)} of {len(rows)} rows are longer than {context_length} positions and were "
-        f"{verb}: {lost_positions} of {positions} positions and {lost_tokens} of {tokens} tokens "
-        "to train on are lost"
-    )
-    if lost_tokens > LOST_SHARE_WARNED * tokens:
-        report.append(
-            f"{lost_tokens / tokens:.0%} of the tokens to train on are lost to their length: raise "
-            "--context_length, or choose another --data.truncation (right, drop, error)"
-        )
-    return kept

@@ -1,0 +1,167 @@
+"""Tokenised rows kept on disk, so that the next run with the same data starts at once.
+
+An entry is one file: four arrays, one behind another as numpy.save writes them, the last one the
+words about the rows. Its name is a hash of everything that the rows depend on, so that an entry is
+never out of date; it is put in place whole, so that any number of runs may share the folder.
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.lib import format as npy
+from transformers import PreTrainedTokenizerBase
+
+from ftrecipes.config.sections import DataConfig
+from ftrecipes.data.rows import RawRows, TokenRows
+from ftrecipes.data.tokenize import tokenize_rows
+from ftrecipes.runtime import log
+
+SUFFIX = ".rows"
+UNFINISHED = ".part"
+KEPT_SECONDS = 30 * 24 * 3600
+KEPT_BYTES = 20 * 2**30
+# What of DataConfig changes the rows.
+SETTINGS = ("format", "columns", "truncation", "on_bad_row")
+PACKAGES = ("transformers", "tokenizers", "jinja2", "numpy")
+
+
+def tokenize_cached(
+    raw: RawRows, tokenizer: PreTrainedTokenizerBase, *, data: DataConfig, context_length: int
+) -> TokenRows:
+    """`tokenize_rows`, from the cache when it has these rows; else they are put there.
+
+    A cache that can not be read or written costs a line in the log and nothing else.
+    """
+    name = _entry_name(raw, tokenizer, data=data, context_length=context_length)
+    if not data.cache or name is None:
+        return tokenize_rows(raw, tokenizer, data=data, context_length=context_length)
+    path = cache_folder() / f"{name}{SUFFIX}"
+    rows = _load(path)
+    if rows is not None:
+        log.info(f"{raw.name}: {len(rows)} tokenised rows taken from the cache {path}")
+        return rows
+    rows = tokenize_rows(raw, tokenizer, data=data, context_length=context_length)
+    try:
+        _store(path, rows)
+        _tidy(path.parent)
+    except OSError as error:
+        log.info(f"{path.parent}: the tokenised rows can not be kept there ({error.strerror})")
+    return rows
+
+
+def cache_folder() -> Path:
+    """The user's folder for what can be made again, see the XDG Base Directory Specification."""
+    root = os.environ.get("XDG_CACHE_HOME", "")
+    root = root if os.path.isabs(root) else os.path.expanduser("~/.cache")
+    return Path(root) / "ftrecipes" / "rows"
+
+
+def _entry_name(
+    raw: RawRows, tokenizer: PreTrainedTokenizerBase, *, data: DataConfig, context_length: int
+) -> str | None:
+    """A hash of all that the rows depend on; None when something of that can not be known."""
+    is_stock = type(tokenizer).__module__.partition(".")[0] == "transformers"
+    if raw.fingerprint is None or not tokenizer.is_fast or not is_stock:
+        return None
+    settings = asdict(data)
+    template = tokenizer.chat_template
+    # Templates of Llama 3 and others write the date.
+    has_date = "strftime_now" in str(template)
+    parts = {
+        "rows": [raw.name, raw.fingerprint],
+        "settings": [context_length, *(settings[name] for name in SETTINGS)],
+        "tokenizer": [
+            type(tokenizer).__qualname__,
+            tokenizer.backend_tokenizer.to_str(),
+            tokenizer.special_tokens_map,
+            tokenizer.split_special_tokens,
+            template,
+        ],
+        "date": time.strftime("%Y-%m-%d") if has_date else "",
+        "versions": {package: version(package) for package in PACKAGES},
+        "code": _code_hash(),
+    }
+    text = json.dumps(parts, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+def _code_hash() -> str:
+    """Of this package's sources, so that a change of the code never meets older rows."""
+    digest = hashlib.sha256()
+    for file in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(file.name.encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+def _load(path: Path) -> TokenRows | None:
+    """The rows of an entry, mapped into memory and not read; None when there is no whole one."""
+    try:
+        with path.open("rb") as file:
+            offsets, input_ids, labels, words = _arrays(file, path)
+            said = json.loads(words.tobytes())
+        rows = TokenRows(input_ids, labels, offsets, said["sources"], said["report"])
+        if said["hash"] != _hash(rows):
+            raise ValueError("its content has changed")
+    except FileNotFoundError:
+        return None
+    except (OSError, ArithmeticError, KeyError, TypeError, ValueError) as error:
+        log.info(f"{path}: not a whole entry of the cache ({error}); made again")
+        return None
+    with suppress(OSError):  # the folder may be another user's
+        os.utime(path)  # it is in use; see _tidy
+    return rows
+
+
+def _arrays(file: BinaryIO, path: Path) -> Iterator[np.ndarray]:
+    for _ in range(4):
+        npy.read_magic(file)
+        shape, _, dtype = npy.read_array_header_1_0(file)
+        array = np.memmap(path, dtype=dtype, mode="r", offset=file.tell(), shape=shape)
+        file.seek(array.nbytes, os.SEEK_CUR)
+        yield array
+
+
+def _store(path: Path, rows: TokenRows) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    said = {"sources": rows.sources, "report": rows.report, "hash": _hash(rows)}
+    words = np.frombuffer(json.dumps(said).encode(), dtype=np.uint8)
+    handle, unfinished = tempfile.mkstemp(dir=path.parent, suffix=UNFINISHED)
+    try:
+        with open(handle, "wb") as file:
+            for array in (rows.offsets, rows.input_ids, rows.labels, words):
+                npy.write_array(file, array, version=(1, 0), allow_pickle=False)
+        os.replace(unfinished, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(unfinished)
+        raise
+
+
+def _hash(rows: TokenRows) -> str:
+    digest = hashlib.sha256()
+    for array in (rows.offsets, rows.input_ids, rows.labels):
+        digest.update(array.data)
+    return digest.hexdigest()
+
+
+def _tidy(folder: Path) -> None:
+    """Remove what was long not used, and the longest unused of what is too much."""
+    entries = []
+    for path in folder.iterdir():
+        with suppress(FileNotFoundError):  # another run tidies too
+            entries.append((path.stat(), path))
+    used_bytes = 0
+    for status, path in sorted(entries, key=lambda entry: -entry[0].st_mtime):
+        used_bytes += status.st_size
+        if used_bytes > KEPT_BYTES or time.time() - status.st_mtime > KEPT_SECONDS:
+            path.unlink(missing_ok=True)

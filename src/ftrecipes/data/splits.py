@@ -1,0 +1,77 @@
+"""Training and validation rows of a run, as tokens and labels."""
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from ftrecipes.config.errors import DataError
+from ftrecipes.config.schema import RunConfig
+from ftrecipes.data.cache import tokenize_cached
+from ftrecipes.data.rows import RawRows, TokenRows
+from ftrecipes.data.sources import load_split
+
+FRACTION_SEED = 42
+"""Its own, so that the same data give the same validation rows whatever `--seed` is."""
+
+
+def read_splits(
+    config: RunConfig, tokenizer: PreTrainedTokenizerBase
+) -> tuple[TokenRows, TokenRows | None]:
+    """The training rows, and the rows to evaluate on or None when there are none.
+
+    With `data.val_fraction` the validation rows are cut off before anything else happens to the
+    rows. Raises DataError with the faults of both splits.
+    """
+    faults: list[DataError] = []
+    found: dict[str, TokenRows] = {}
+    raws = _load(config, tokenizer, faults=faults)
+    for split, raw in raws.items():
+        try:
+            found[split] = tokenize_cached(
+                raw, tokenizer, data=config.data, context_length=config.train.context_length
+            )
+        except DataError as fault:
+            faults.append(fault)
+    if faults:
+        # Two parts of one file may have the same fault.
+        raise DataError("\n\n".join(dict.fromkeys(map(str, faults)))) from faults[0]
+    return found["train"], found.get("validation")
+
+
+def _load(
+    config: RunConfig, tokenizer: PreTrainedTokenizerBase, *, faults: list[DataError]
+) -> dict[str, RawRows]:
+    """The raw rows of each split that there is."""
+    fraction = config.data.val_fraction
+    raws: dict[str, RawRows | None] = {}
+    for split in ("train",) if fraction else ("train", "validation"):
+        try:
+            raws[split] = load_split(config, tokenizer, split)
+        except DataError as fault:
+            faults.append(fault)
+    if fraction and not faults:
+        raws["train"], raws["validation"] = cut_fraction(raws["train"], fraction)
+        raws["validation"] = raws["validation"] if config.train.run_validation else None
+    return {split: raw for split, raw in raws.items() if raw is not None}
+
+
+def cut_fraction(raw: RawRows, fraction: float) -> tuple[RawRows, RawRows]:
+    """Training and validation rows: `fraction` of `raw`, rounded down, is for validation.
+
+    Which rows depends on their number and `fraction` alone; both parts keep the order. Raises
+    DataError when that is not one row.
+    """
+    count = int(len(raw) * fraction + 1e-9)
+    if count == 0 and len(raw):
+        raise DataError(
+            f"--data.val_fraction {fraction} of the {len(raw)} rows of {raw.name} is not one row.\n"
+            "  expected: one row or more to evaluate on\n"
+            "  do: take a larger share, or leave it out"
+        )
+    # MT19937's legacy stream is frozen by NumPy (NEP 19).
+    drawn = set(np.random.RandomState(FRACTION_SEED).permutation(len(raw))[:count].tolist())
+    parts = []
+    for part in ("train", "validation"):
+        chosen = [index for index in range(len(raw)) if (index in drawn) == (part != "train")]
+        fingerprint = raw.fingerprint and f"{raw.fingerprint} {part} {fraction}"
+        parts.append(raw.pick(chosen, fingerprint=fingerprint))
+    return parts[0], parts[1]
