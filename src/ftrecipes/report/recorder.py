@@ -1,26 +1,57 @@
 """What a run tells while it goes: metrics.jsonl, progress, log and memory in one place."""
 
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 import torch
 
+from ftrecipes.report.flops import FlopFormula
 from ftrecipes.report.memory import MemoryMeter, describe
 from ftrecipes.report.metrics import MetricsFile
 from ftrecipes.report.progress import Progress, progress_kind
 from ftrecipes.report.throughput import Activity, Throughput, TimeSheet, clock, rate
+from ftrecipes.report.trackers import Tracker, scalars
 from ftrecipes.runtime import log
+
+
+class Watcher(Protocol):
+    """Looks at the work of some steps from outside."""
+
+    def watch(self, step: int, write: Callable[..., None]) -> AbstractContextManager[None]:
+        """Entered before step `step` and left after it; `write` adds a line to metrics.jsonl."""
+
+    def close(self) -> None:
+        """The run is over, however it ended."""
 
 
 class Recorder:
     """Takes plain numbers from the loop on every rank; only rank 0 shows or writes them."""
 
     def __init__(
-        self, path: Path, *, rank: int, device: torch.device, total_steps: int, first_step: int = 0
+        self,
+        path: Path,
+        *,
+        rank: int,
+        device: torch.device,
+        total_steps: int,
+        first_step: int = 0,
+        trackers: Sequence[Tracker] = (),
+        watchers: Sequence[Watcher] = (),
+        formula: FlopFormula | None = None,
+        peak: float | None = None,
     ):
+        """`watchers` are entered around each step; `formula` gives the FLOPs of a step, and `peak`
+        is what the device could do in a second."""
         self._total_steps = total_steps
+        self._watchers = watchers
+        self._formula = formula
+        self._peak = peak
+        self._trackers = trackers
+        self._samples: Counter[int] = Counter()
         self._throughput = Throughput()
         self._times = TimeSheet()
         self._memory = MemoryMeter(device)
@@ -40,7 +71,18 @@ class Recorder:
     ) -> None:
         if error is not None:
             self._write("stopped", reason=f"{type(error).__name__}: {error}")
+        for watcher in self._watchers:
+            watcher.close()
+        for tracker in self._trackers:
+            tracker.close(failed=error is not None)
         self._stack.close()
+
+    def watch(self, step: int) -> AbstractContextManager[object]:
+        """Around the work of step `step`: a trace or a count where they were asked for."""
+        stack = ExitStack()
+        for watcher in self._watchers:
+            stack.enter_context(watcher.watch(step, self._write))
+        return stack
 
     def timed(self, activity: Activity) -> AbstractContextManager[None]:
         """Count the time inside as sampling or saving; steps and evaluations bring their own."""
@@ -59,10 +101,14 @@ class Recorder:
         rows: int,
         seconds: float,
         note: str,
+        lengths: Sequence[int] = (),
     ) -> None:
         """One optimizer step. `grad_norm` is the norm before clipping; `note` says why there was
-        no update, or is empty."""
-        self._throughput.add(seconds=seconds, num_tokens=num_tokens, positions=positions)
+        no update, or is empty; `lengths` are the positions of each row."""
+        flops = self._flops(lengths, num_tokens)
+        self._throughput.add(
+            seconds=seconds, num_tokens=num_tokens, positions=positions, flops=flops.get("flops", 0)
+        )
         self._times.add("steps", seconds)
         fields = {
             "step": step,
@@ -76,6 +122,8 @@ class Recorder:
             "seconds": seconds,
             "tokens_per_second": self._throughput.tokens_per_second,
             "positions_per_second": self._throughput.positions_per_second,
+            **flops,
+            **(self._flop_rate() if flops else {}),
         }
         self._write("step", **fields, **({"note": note} if note else {}))
         if note:
@@ -136,6 +184,10 @@ class Recorder:
     def sample(self, *, step: int, prompt: str, answer: str) -> None:
         """What the model answers to one of the fixed prompts after `step` steps."""
         self._write("sample", step=step, prompt=prompt, answer=answer)
+        self._samples[step] += 1
+        name = f"samples/{self._samples[step]}"
+        for tracker in self._trackers:
+            tracker.sample(name=name, prompt=prompt, answer=answer, step=step)
         log.info(f"sample after step {step}: {prompt!r} -> {answer!r}")
 
     def early_stop(self, *, step: int, best_step: int, best_loss: float, evaluations: int) -> None:
@@ -172,8 +224,22 @@ class Recorder:
             f"time: {self._times.describe()}; highest: {describe(memory)}"
         )
 
+    def _flops(self, lengths: Sequence[int], num_tokens: int) -> dict[str, int]:
+        if self._formula is None:
+            return {}
+        # without a label that counts nothing is computed
+        return {"flops": self._formula.count(lengths, num_tokens) if num_tokens else 0}
+
+    def _flop_rate(self) -> dict[str, float]:
+        per_second = self._throughput.flops_per_second
+        share = {} if self._peak is None else {"mfu": per_second / self._peak}
+        return {"tflops": per_second / 1e12} | share
+
     def _write(self, kind: str, **fields: object) -> None:
         self._metrics.write(kind, **fields)
+        values = scalars(kind, fields)
+        for tracker in self._trackers if values else ():
+            tracker.numbers(values, step=fields["step"])
 
 
 def _number(value: float | None, style: str) -> str:
