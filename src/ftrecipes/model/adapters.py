@@ -17,6 +17,7 @@ from ftrecipes.model.methods import peft_config, start_from_text
 from ftrecipes.model.module_names import linear_names
 from ftrecipes.model.quantize import numel
 from ftrecipes.model.rewritten import keep_initial
+from ftrecipes.model.units import freeze_bottom
 
 _WRAPPERS = re.compile(r"(_checkpoint_wrapped_module|_orig_mod|_fsdp_wrapped_module)\.")
 
@@ -77,9 +78,17 @@ def rehearse_adapters(
         add_adapters(sketch, config, precision, new_token_ids=new_token_ids, tokenizer=tokenizer)
 
 
-def train_everything(model: PreTrainedModel, precision: Precision) -> PreTrainedModel:
-    """The model with every parameter trainable, in `precision.trainable`."""
+def train_everything(
+    model: PreTrainedModel, precision: Precision, *, frozen_blocks: int = 0
+) -> PreTrainedModel:
+    """The model with every parameter trainable, in `precision.trainable`.
+
+    With `frozen_blocks`, all but the embeddings and that many blocks from the bottom. Raises
+    ModelError when the model has fewer.
+    """
     model.requires_grad_(True)
+    if frozen_blocks:
+        freeze_bottom(model, frozen_blocks)
     _store_trainable(model, precision)
     return model
 

@@ -122,8 +122,8 @@ def check_vocabulary(largest_id: int, model: PreTrainedModel) -> None:
         raise ModelError(
             f"The data contain token id {largest_id}, which the model has no embedding for.\n"
             f"  expected: ids from 0 to {rows - 1}\n"
-            "  do: use the model's own tokenizer (leave --tokenizer_name out), or enlarge the "
-            "model with resize_token_embeddings, save it into a folder and give that"
+            "  do: use the model's own tokenizer (leave --tokenizer_name out), or add rows for all "
+            "tokens of this one, and train those: --resize_embeddings"
         )
 
 
