@@ -13,6 +13,7 @@ from ftrecipes.config.precision import Precision
 from ftrecipes.config.schema import LoraConfig, RunConfig
 from ftrecipes.model.adapters import add_adapters, trainable_parameters
 from tests import tiny_models
+from tests.model.adapting import adapt, moved
 from tests.reference import row_logits
 
 FLOAT32 = Precision("float32", "float32", "float32", "float32", False, False)
@@ -82,6 +83,45 @@ def test_the_settings_in_the_file_are_those_of_a_finished_adapter(tmp_path):
     assert (settings["bias"], settings["r"], settings["inference_mode"]) == ("all", 4, True)
     assert settings["base_model_name_or_path"] == "somewhere/base"
     assert model.peft_config["default"].inference_mode is False
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "tensors"),
+    [
+        ("ia3", {}, 6),
+        ("prefix", {}, 1),
+        ("prefix", {"prefix_projection": True}, 1),
+        ("prompt", {}, 1),
+        ("llama_adapter", {}, 4),
+        ("lora", {"use_rslora": True, "init_lora_weights": "gaussian"}, 28),
+    ],
+)
+def test_every_method_comes_back_as_it_was(method, settings, tensors, tmp_path):
+    model = moved(adapt(method, **settings))
+    save_adapter(model, tmp_path, base_name="somewhere/base")
+    verify_adapter(model, tmp_path)
+    file = load_file(tmp_path / WEIGHTS)
+    assert len(file) == tensors
+    assert all(tensor.any() for tensor in file.values())
+    base = tiny_models.build("llama")
+    with torch.no_grad():
+        before = row_logits(base, IDS)
+        loaded = PeftModel.from_pretrained(base, tmp_path).eval()
+        after, live = row_logits(loaded, IDS), row_logits(model, IDS)
+        # a network has made the prefix once for the file and once for the live model
+        torch.testing.assert_close(after, live, rtol=1e-5, atol=1e-5)
+    assert (live[-len(before) :] - before).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("settings", [{}, {"prefix_projection": True}])
+def test_another_prefix_in_the_file_is_found(settings, tmp_path):
+    model = moved(adapt("prefix", **settings))
+    save_adapter(model, tmp_path, base_name="base")
+    tensors = load_file(tmp_path / WEIGHTS)
+    tensors["prompt_embeddings"][0, 0] += 1
+    save_file(tensors, tmp_path / WEIGHTS)
+    with pytest.raises(CheckpointError, match="prompt_embeddings: other values"):
+        verify_adapter(model, tmp_path)
 
 
 def drop_tensor(tensors):

@@ -137,16 +137,17 @@ def _conflict(name: str, value: object, theirs: object, folder: str) -> Fault:
 
 def _earlier_settings(folder: str) -> dict[str, Any]:
     """What the run that made the adapter was asked, if run.yaml is there and sound."""
+    path = os.path.join(folder, "run.yaml")
+    if not os.path.isfile(path):
+        return {}
     # PyYAML is imported only for a run that reads a file.
     from ftrecipes.config.files import read_settings
 
-    path = os.path.join(folder, "run.yaml")
     source = Source(RunConfig, file=path)
-    if os.path.isfile(path):
-        try:
-            source.take_all(read_settings(path))
-        except ConfigError:
-            return {}
+    try:
+        source.take_all(read_settings(path))
+    except ConfigError:
+        return {}
     return source.values
 
 

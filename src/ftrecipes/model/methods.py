@@ -16,6 +16,7 @@ from ftrecipes.config.schema import RunConfig
 from ftrecipes.config.sections import Ia3Config
 from ftrecipes.model.lora import lora_config
 from ftrecipes.model.module_names import check_matches, linear_names, names_or_pattern, rule_of
+from ftrecipes.model.rewritten import is_rewriting
 from ftrecipes.runtime import log
 
 # The only types that peft/tuners/adaption_prompt/config.py knows
@@ -31,7 +32,9 @@ def peft_config(
     """
     method = config.train.peft_method
     if method == "lora":
-        return lora_config(model, config.lora, new_token_ids=new_token_ids)
+        settings = lora_config(model, config.lora, new_token_ids=new_token_ids)
+        _check_rewriting(settings, config)
+        return settings
     if new_token_ids:
         raise ModelError(
             f"--peft_method {method} can not train the embeddings of new tokens.\n"
@@ -54,6 +57,16 @@ def peft_config(
             prompt_tuning_init="SAMPLE_VOCAB",
         )
     return _llama_adapter_config(model, config)
+
+
+def _check_rewriting(settings: peft.LoraConfig, config: RunConfig) -> None:
+    """Also for a base that its own files quantize, which no flag tells."""
+    if is_rewriting(settings) and config.quantization.method != "none":
+        raise ModelError(
+            f"--lora.init_lora_weights {settings.init_lora_weights} rewrites the base weights, and "
+            f"these are quantized.\n  got: {config.quantization.method}\n"
+            "  do: use another initialisation, or a base that is not quantized"
+        )
 
 
 def start_from_text(model: peft.PeftModel, text: str, tokenizer: PreTrainedTokenizerBase) -> None:

@@ -122,7 +122,7 @@ def _check_layer(name: str, layer: LoraLayer, settings: peft.LoraConfig) -> None
     )
     if not isinstance(layer, LoraLinear):
         raise ModelError(
-            f"{label}: only linear layers can start so.\n  got: {name}, a "
+            f"{label}: only linear layers can start so.\n  got: {name}, of "
             f"{type(layer.get_base_layer()).__name__}\n"
             "  do: leave it out of --lora.target_modules, or choose another initialisation"
         )
