@@ -11,6 +11,8 @@ from typing import Literal
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from tests.tiny_templates import DEEPSEEK, LLAMA3_TOOLS, MISTRAL_TOOLS, QWEN, QWEN3
+
 TEXT = [
     "the quick brown fox jumps over the lazy dog and the cat sees it",
     "What is the capital of France? The capital of France is Paris.",
@@ -117,6 +119,19 @@ FAMILIES = {
     "no_end": Family(NO_END, "<|endoftext|>", "<|endoftext|>"),
     "none": Family(None, "<s>", "</s>"),
 }
+CHATML_MARKS = ("<|im_start|>", "<tool_call>", "</tool_call>")
+TOOL_FAMILIES = {
+    "qwen": Family(QWEN, "<|endoftext|>", "<|im_end|>", CHATML_MARKS),
+    "llama3_tools": Family(
+        LLAMA3_TOOLS, "<|begin|>", "<|eot_id|>", ("<|start_header_id|>", "<|end_header_id|>")
+    ),
+    "mistral_tools": Family(
+        MISTRAL_TOOLS, "<s>", "</s>", ("[INST]", "[/INST]", "[TOOL_CALLS]"), kind="words"
+    ),
+    "qwen3": Family(QWEN3, "<|endoftext|>", "<|im_end|>", CHATML_MARKS),
+    "deepseek": Family(DEEPSEEK, "<|begin|>", "<|end|>", ("<|User|>", "<|Assistant|>")),
+}
+"""Those that have a place for functions and their calls."""
 
 
 def build_tokenizer(
@@ -126,12 +141,12 @@ def build_tokenizer(
     add_bos: bool = False,
     add_eos: bool = False,
 ) -> PreTrainedTokenizerFast:
-    """A tokenizer of `FAMILIES`; `save_pretrained` makes a folder that AutoTokenizer reads.
+    """A tokenizer of either; `save_pretrained` makes a folder that AutoTokenizer reads.
 
     `pad` is a token of its own, the end token, or none. With `add_bos` and `add_eos` the tokenizer
     puts these round every text that it encodes with special tokens.
     """
-    made = FAMILIES[family]
+    made = (FAMILIES | TOOL_FAMILIES)[family]
     specials = dict.fromkeys([made.bos, made.eos, *made.marks])
     if pad == "own":
         specials["<pad>"] = None

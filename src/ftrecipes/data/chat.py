@@ -114,8 +114,8 @@ def _shows_python(messages: Messages, text: str) -> bool:
     for message in messages:
         for call in message.get("tool_calls", ()):
             arguments = call["function"]["arguments"]
-            shown = str(arguments)
-            if shown in text and shown != json.dumps(arguments, ensure_ascii=False):
+            shown, meant = str(arguments), json.dumps(arguments, ensure_ascii=False)
+            if not isinstance(arguments, str) and shown in text and shown != meant:
                 return True
     return False
 

@@ -1,6 +1,6 @@
 """Where the answers of a rendered dialog stand, found by rendering it again in parts or changed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ftrecipes.data.rows import RowFault
@@ -8,6 +8,7 @@ from ftrecipes.data.template import Messages, Template, unused_character
 from ftrecipes.data.tools import with_names
 
 Span = tuple[int, int]
+Write = Callable[[Messages], str | None]
 
 
 @dataclass(frozen=True)
@@ -23,23 +24,41 @@ class SpanFinder:
     def find(self, index: int) -> Span:
         """Characters of answer `index` and of the mark that ends it. Raises RowFault."""
         message = self.messages[index]
-        prompt = self.template.try_prompt(self.messages[:index])
+        prompt_end = self._end_of(self.template.try_prompt, index)
         is_last = index == len(self.messages) - 1
         whole = self.text if is_last else self.template.try_write(self.messages[: index + 1])
         if (
             self.template.has_prompt
-            and prompt is not None
+            and prompt_end is not None
             and whole is not None
-            and self.text.startswith(prompt)
             and self.text.startswith(whole)
             and not ends_open(whole, message)
         ):
-            return len(prompt), len(whole.rstrip())
+            return prompt_end, len(whole.rstrip())
         if "tool_calls" in message:
-            return self._by_names(index, prompt=prompt)
-        return self._by_content(index, prompt=prompt)
+            return self._by_names(index, prompt_end=prompt_end)
+        return self._by_content(index, prompt_end=prompt_end)
 
-    def _by_content(self, index: int, *, prompt: str | None) -> Span:
+    def _end_of(self, write: Write, index: int) -> int | None:
+        """Where the messages before `index` end in the text, as `write` ends them, or None."""
+        if index == 0:
+            return None
+        written = write(self.messages[:index])
+        if written is not None and self.text.startswith(written):
+            return len(written)
+        # Their beginning is written anew when the dialog goes on (tools stand before the last
+        # question): only what follows the words of the last of them is the same.
+        mark = unused_character(self.text)
+        previous = {**self.messages[index - 1], "content": mark}
+        whole = self.template.try_write(self._exchanged(index - 1, previous)) or ""
+        ending_here = write([*self.messages[: index - 1], previous]) or ""
+        behind, ending = whole.partition(mark)[2], ending_here.partition(mark)[2]
+        is_single = whole.count(mark) == ending_here.count(mark) == 1
+        if is_single and self.text.endswith(behind) and behind.startswith(ending):
+            return len(self.text) - len(behind) + len(ending)
+        return None
+
+    def _by_content(self, index: int, *, prompt_end: int | None) -> Span:
         mark = unused_character(self.text)
         marked = self._exchanged(index, {**self.messages[index], "content": mark})
         exchanged = self.template.write(marked)
@@ -50,19 +69,20 @@ class SpanFinder:
         end = self._end_before(behind, index)
         # Not all of `before`, where the template writes more round an answer that holds thoughts.
         start = min(end, len(common_prefix(self.text, before)))
-        if prompt is not None and self.text.startswith(prompt):
+        if prompt_end is not None:
             # What a template writes between prompt and answer is the model's (opened thoughts, the
             # space of the first word), but a header is not when there is no generation prompt.
-            between = self.text[len(prompt) : start]
+            between = self.text[prompt_end:start]
             if self.template.has_prompt or not between.strip():
-                start = min(start, len(prompt))
-        common = common_prefix(behind, ending_here.partition(mark)[2])
+                start = min(start, prompt_end)
+        ending = ending_here.partition(mark)[2]
+        common = common_prefix(behind, ending)
         # Short of all of the ending, only whole special tokens count.
-        if common != ending_here.partition(mark)[2]:
+        if common != ending:
             common = common[: last_special(common, self.special)]
         return start, end + len(common.rstrip())
 
-    def _by_names(self, index: int, *, prompt: str | None) -> Span:
+    def _by_names(self, index: int, *, prompt_end: int | None) -> Span:
         """Of a message that calls tools: the names of the functions are exchanged."""
         mark = unused_character(self.text)
         marked = self._exchanged(index, with_names(self.messages[index], mark))
@@ -72,26 +92,27 @@ class SpanFinder:
             raise RowFault(f"the chat template does not write messages[{index}].tool_calls")
         behind, ending = exchanged.rpartition(mark)[2], ending_here.rpartition(mark)[2]
         end = self._end_before(behind, index) + len(common_prefix(behind, ending).rstrip())
-        return self._start_of_calls(index, prompt=prompt), end
+        return self._start_of_calls(index, prompt_end=prompt_end), end
 
-    def _start_of_calls(self, index: int, *, prompt: str | None) -> int:
-        if self.template.has_prompt and prompt is not None and self.text.startswith(prompt):
-            return len(prompt)
+    def _start_of_calls(self, index: int, *, prompt_end: int | None) -> int:
+        if self.template.has_prompt and prompt_end is not None:
+            return prompt_end
         mark, before = unused_character(self.text), self.messages[:index]
-        said = {"role": "assistant", "content": mark}
-        spoken = self.template.try_write([*before, said])
-        earlier = self.template.try_write(before) if before else ""
-        if spoken is not None and earlier is not None and self.text.startswith(earlier):
-            # What stands before the words of an answer in the same place is its header.
-            header = spoken.partition(mark)[0]
-            if header.startswith(earlier):
-                return len(common_prefix(self.text, header))
         if self.messages[index].get("content"):
             marked = self._exchanged(index, {**self.messages[index], "content": mark})
             written, found, _ = self.template.write(marked).partition(mark)
             if found:
                 return len(common_prefix(self.text, written))
-        raise RowFault(f"the chat template does not show where messages[{index}].tool_calls begin")
+        # What stands before the words of an answer in the same place is its header.
+        start = self._end_of(self.template.try_write, index) if before else 0
+        earlier = self.template.try_write(before) if before else ""
+        spoken = self.template.try_write([*before, {"role": "assistant", "content": mark}])
+        if None in (start, earlier, spoken) or not spoken.startswith(earlier):
+            raise RowFault(
+                f"the chat template does not show where messages[{index}].tool_calls begin"
+            )
+        header = spoken[len(earlier) :].partition(mark)[0]
+        return start + len(common_prefix(self.text[start:], header))
 
     def _exchanged(self, index: int, message: Mapping) -> list[Mapping]:
         return [*self.messages[:index], message, *self.messages[index + 1 :]]

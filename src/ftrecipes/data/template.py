@@ -47,8 +47,6 @@ class Template:
 
     def try_prompt(self, messages: Messages) -> str | None:
         """The text that an answer to these messages is generated from, or None."""
-        if not messages:
-            return None
         try:
             return self._apply(messages, add_generation_prompt=True)
         except REFUSALS:

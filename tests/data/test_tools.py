@@ -1,0 +1,263 @@
+"""Functions and their calls in chats: which templates write them, and what of them is trained."""
+
+import json
+
+import pytest
+
+from ftrecipes.config.errors import DataError
+from tests.data.dialogs import rows_of, tokenize, trained_text
+from tests.tiny_tokenizers import build_tokenizer
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "rain",
+        "description": "Tells whether it rains.",
+        "parameters": {"type": "object", "properties": {"town": {"type": "string"}}},
+    },
+}
+ARGUMENTS = {"town": "K\u00f6ln", "days": 2, "exact": True}
+CALL = '{"name": "rain", "arguments": {"town": "K\u00f6ln", "days": 2, "exact": true}}'
+
+
+def call(arguments=None, *, number="1", name="rain") -> dict:
+    given = json.dumps(ARGUMENTS, ensure_ascii=False) if arguments is None else arguments
+    return {
+        "id": f"call{number}",
+        "type": "function",
+        "function": {"name": name, "arguments": given},
+    }
+
+
+def calls(*made, **more) -> dict:
+    return {"role": "assistant", "content": None, "tool_calls": list(made), **more}
+
+
+def says(role: str, content: str, **more) -> dict:
+    return {"role": role, "content": content, **more}
+
+
+def result(content="yes", number="1") -> dict:
+    return says("tool", content, tool_call_id=f"call{number}")
+
+
+def dialog(*messages: dict, tools=(TOOL,)) -> dict:
+    return {"messages": list(messages), "tools": list(tools)}
+
+
+ASKED = dialog(
+    says("user", "Does it rain?"), calls(call()), result(), says("assistant", "It does.")
+)
+TWICE = dialog(
+    *ASKED["messages"],
+    says("user", "And now?"),
+    calls(call({}, number="2")),
+    result("no", "2"),
+    says("assistant", "No."),
+)
+
+
+def as_objects(messages: list[dict]) -> list[dict]:
+    """The form that transformers' documentation asks for."""
+    made = []
+    for message in messages:
+        found = [
+            {**one, "function": {**one["function"], "arguments": _object(one)}}
+            for one in message.get("tool_calls", ())
+        ]
+        made.append({**message, "tool_calls": found} if found else message)
+    return made
+
+
+def _object(one: dict) -> dict:
+    arguments = one["function"]["arguments"]
+    return json.loads(arguments) if isinstance(arguments, str) else arguments
+
+
+EMPTY_CALL = '{"name": "rain", "arguments": {}}'
+TRAINED = {
+    "qwen": [
+        f"<tool_call>\n{CALL}\n</tool_call><|im_end|>It does.<|im_end|>",
+        f"<tool_call>\n{EMPTY_CALL}\n</tool_call><|im_end|>No.<|im_end|>",
+    ],
+    "llama3_tools": [
+        CALL.replace("arguments", "parameters") + "<|eot_id|>It does.<|eot_id|>",
+        EMPTY_CALL.replace("arguments", "parameters") + "<|eot_id|>No.<|eot_id|>",
+    ],
+    "mistral_tools": [
+        f'[TOOL_CALLS] [{CALL[:-1]}, "id": "call1"}}]</s> It does.</s>',
+        f'[TOOL_CALLS] [{EMPTY_CALL[:-1]}, "id": "call2"}}]</s> No.</s>',
+    ],
+    "qwen3": [
+        f"<tool_call>\n{CALL}\n</tool_call><|im_end|>%sIt does.<|im_end|>",
+        f"<tool_call>\n{EMPTY_CALL}\n</tool_call><|im_end|><think>\n\n</think>\n\nNo.<|im_end|>",
+    ],
+}
+FAMILIES = [*TRAINED, "deepseek"]
+
+
+def trained_of(family: str, *, turns: int) -> str:
+    """By hand: what the model must produce of ASKED or TWICE."""
+    if family == "deepseek":
+        arguments = [json.dumps(ARGUMENTS, ensure_ascii=False), "{}"]
+        answers = ["It does.", "No."]
+        return "".join(
+            f"<|calls|><|call|>rain\n```json\n{given}\n```<|/calls|><|end|>{answer}<|end|>"
+            for given, answer in list(zip(arguments, answers, strict=True))[:turns]
+        )
+    text = "".join(TRAINED[family][:turns])
+    if family != "qwen3":
+        return text
+    return text % ("<think>\n\n</think>\n\n" if turns == 1 else "")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("row", "turns"), [(ASKED, 1), (TWICE, 2)])
+def test_calls_are_trained_and_results_are_not(family, row, turns):
+    """Arguments as JSON text, contents of null, results that stand in a user's turn."""
+    tokenizer = build_tokenizer(family)
+    has_tools = family != "deepseek"
+    token_rows = tokenize([row if has_tools else {"messages": row["messages"]}], tokenizer)
+    [(ids, labels)] = rows_of(token_rows)
+    assert trained_text(tokenizer, labels) == trained_of(family, turns=turns)
+    assert token_rows.report == []
+    if has_tools:
+        # DeepSeek's joins arguments as text, and does not know a content of null.
+        expected = tokenizer.apply_chat_template(as_objects(row["messages"]), tools=[TOOL])
+        assert ids == expected["input_ids"]
+
+
+def test_json_text_and_objects_are_the_same_row():
+    """As cells of a CSV file, and as the structs of a Parquet file, which fills keys with null."""
+    tokenizer = build_tokenizer("qwen")
+    text = {key: json.dumps(value) for key, value in ASKED.items()}
+    struct = json.loads(json.dumps(ASKED))
+    struct["messages"][1]["tool_calls"][0]["function"]["arguments"] = ARGUMENTS | {"wind": None}
+    struct["messages"] = [
+        {"name": None, "tool_calls": None, "tool_call_id": None} | message
+        for message in struct["messages"]
+    ]
+    struct["tools"][0]["function"]["parameters"]["properties"]["wind"] = None
+    bare = ASKED | {"tools": [TOOL["function"]]}
+    bare["messages"] = [*ASKED["messages"]]
+    bare["messages"][1] = calls(call()["function"])
+    first, *others = rows_of(tokenize([ASKED, text, struct, bare], tokenizer))
+    assert len(others) == 3
+    assert others == [first] * 3
+
+
+def test_a_null_in_json_text_stays():
+    tokenizer = build_tokenizer("qwen")
+    row = dialog(says("user", "Rain?"), calls(call('{"town": null}')))
+    [(_, labels)] = rows_of(tokenize([row], tokenizer))
+    assert '{"town": null}' in trained_text(tokenizer, labels)
+
+
+def test_words_beside_a_call_and_two_calls_in_a_turn():
+    tokenizer = build_tokenizer("qwen")
+    both = calls(call({}), call({}, number="2", name="sun"), content="I look.")
+    row = dialog(says("user", "Rain?"), both, result(), result(number="2"))
+    [(ids, labels)] = rows_of(tokenize([row], tokenizer))
+    second = EMPTY_CALL.replace("rain", "sun")
+    assert trained_text(tokenizer, labels) == (
+        f"I look.\n<tool_call>\n{EMPTY_CALL}\n</tool_call>\n"
+        f"<tool_call>\n{second}\n</tool_call><|im_end|>"
+    )
+    assert tokenizer.decode(ids).count("<tool_response>") == 2
+
+
+def test_openais_older_spelling():
+    tokenizer = build_tokenizer("qwen")
+    older = dialog(
+        says("user", "Does it rain?"),
+        says("assistant", None, function_call=call()["function"]),
+        says("function", "yes", name="rain"),
+        says("assistant", "It does."),
+    )
+    first, second = rows_of(tokenize([older, ASKED], tokenizer))
+    assert first == second
+
+
+def test_thoughts_of_an_earlier_turn_with_calls():
+    """Qwen 3: thoughts stand behind the last question only; the earlier call is trained alone."""
+    tokenizer = build_tokenizer("qwen3")
+    row = dialog(
+        says("user", "Rain?"),
+        calls(call({}), reasoning_content="hm"),
+        result(),
+        says("assistant", "<think>\nah\n</think>\n\nYes."),
+        says("user", "Sure?"),
+        calls(call({}, number="2"), reasoning_content="again"),
+        result(),
+        says("assistant", "Yes!", reasoning_content="so"),
+    )
+    made = f"<tool_call>\n{EMPTY_CALL}\n</tool_call><|im_end|>"
+    [(_, labels)] = rows_of(tokenize([row], tokenizer))
+    assert trained_text(tokenizer, labels) == (
+        f"{made}Yes.<|im_end|>"
+        f"<think>\nagain\n</think>\n\n{made}<think>\nso\n</think>\n\nYes!<|im_end|>"
+    )
+
+
+@pytest.mark.parametrize(
+    ("family", "row", "fault"),
+    [
+        ("llama3", ASKED | {"messages": [says("user", "Hi"), says("assistant", "Ho")]}, "tools"),
+        ("chatml", ASKED, "leaves the tools out"),
+        ("deepseek", ASKED, "leaves the tools out"),
+        ("llama3_tools", dialog(says("user", "Hi"), calls(call(), call())), "one tool call"),
+        ("mistral_tools", dialog(says("user", "a"), calls({"function": call()["function"]})), "id"),
+        (
+            "llama3_tools",
+            dialog(says("user", "Hi"), calls(call(), content="I look.")),
+            r"leaves messages\[1\].content out",
+        ),
+        (
+            "qwen",
+            {"messages": [says("developer", "Obey"), says("user", "Hi"), says("assistant", "Ho")]},
+            r"leaves messages\[0\].content out \(role developer\)",
+        ),
+    ],
+)
+def test_what_a_template_leaves_out_is_a_fault_of_the_row(family, row, fault):
+    with pytest.raises(DataError, match=f"test rows row 1: the chat template .*{fault}"):
+        tokenize([row], build_tokenizer(family))
+
+
+def test_a_template_that_leaves_calls_out():
+    tokenizer = build_tokenizer("chatml")
+    tokenizer.chat_template = tokenizer.chat_template.replace(
+        "message['content']", "(message['content'] or '')"
+    )
+    with pytest.raises(DataError, match=r"leaves messages\[1\].tool_calls out"):
+        tokenize([{"messages": ASKED["messages"]}], tokenizer)
+
+
+def test_a_template_that_writes_python_for_json_gets_json():
+    tokenizer = build_tokenizer("qwen")
+    tokenizer.chat_template = tokenizer.chat_template.replace(
+        "tool_call.function.arguments | tojson", "tool_call.function.arguments"
+    )
+    [(_, labels)] = rows_of(tokenize([ASKED], tokenizer))
+    assert trained_text(tokenizer, labels) == trained_of("qwen", turns=1)
+
+
+@pytest.mark.parametrize(
+    ("tools", "made", "fault"),
+    [
+        ("no JSON", call(), "key 'tools' is text that is no JSON"),
+        ({"rain": 1}, call(), "key 'tools' is an object; expected a list"),
+        (["rain"], call(), r"key 'tools\[0\]' is text"),
+        ([{"description": "x"}], call(), r"key 'tools\[0\].name' is missing"),
+        ([{"function": {}}], call(), r"key 'tools\[0\].function.name' is missing"),
+        ([TOOL], "rain", r"key 'messages\[1\].tool_calls\[0\]' is text"),
+        ([TOOL], {"function": {}}, r"messages\[1\].tool_calls\[0\].function.name' is missing"),
+        ([TOOL], call("{cut"), r"tool_calls\[0\].function.arguments' is text that is no JSON"),
+        ([TOOL], call("7"), r"function.arguments' is JSON text of a number; expected an object"),
+        ([TOOL], call([1]), r"function.arguments' is a list; expected an object"),
+    ],
+)
+def test_faulty_tools_and_calls_are_named(tools, made, fault):
+    row = {"messages": [says("user", "Hi"), calls(made)], "tools": tools}
+    with pytest.raises(DataError, match=f"test rows row 1: .*{fault}"):
+        tokenize([row], build_tokenizer("qwen"))
