@@ -189,8 +189,8 @@ class WandbTracker:
         except (wandb.Error, OSError) as error:
             raise _no_start(self.name, error, do=_NO_LOGIN) from error
         self._table = wandb.Table
-        place = self._run.url or f"offline; wandb sync {self._run.settings.sync_dir}"
-        log.info(f"wandb: {place}")
+        offline = f"offline; wandb sync {self._run.settings.sync_dir}"
+        log.info(f"wandb: {offline if self._run.offline else self._run.url}")
 
     def numbers(self, values: Mapping[str, float], *, step: int) -> None:
         """wandb gathers what comes for one step, and sends it with the next step."""
