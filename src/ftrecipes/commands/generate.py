@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
-# Settings of a run that decide how the base model is stored and computed.
-STORED_AS = ("dtype", "mixed_precision", "pure_bf16", "use_fp16", "quantization")
+# Settings of a run that decide how the base model is stored and computed, and how many rows it has.
+STORED_AS = (
+    *("dtype", "mixed_precision", "pure_bf16", "use_fp16", "quantization"),
+    *("new_tokens", "resize_embeddings"),
+)
 
 
 def main(argv: list[str] | None = None) -> NoReturn:
@@ -55,6 +58,7 @@ def answers(config: GenerateConfig) -> Iterator[tuple[str, str]]:
         resolve_source,
         settle_quantization,
     )
+    from ftrecipes.model.vocabulary import resize
     from ftrecipes.runtime.seed import seed_everything
     from ftrecipes.runtime.world import start_world
 
@@ -78,6 +82,7 @@ def answers(config: GenerateConfig) -> Iterator[tuple[str, str]]:
     ids = prompt_ids(tokenizer, config.prompt, system=config.system)
     config = leave_room(config, prompt_length=len(ids), limit=source.max_length)
     model = load_model(source, run, precision, world.device).eval()
+    resize(model, tokenizer, run)
     check_vocabulary(max(ids), model)
 
     def answer(model: "PreTrainedModel | PeftModel") -> str:

@@ -53,6 +53,7 @@ BELOW = {"lora.lora_dropout": 1, "data.val_fraction": 1, "seed": 2**32}
 SWITCHES = {
     "use_profiler": ("profiler_dir", "profiler_start", "profiler_steps"),
     "flop_counter": ("flop_counter_start",),
+    "freeze_layers": ("num_freeze_layers",),
     "run_validation": ("early_stopping_patience",),
 }
 MOST = 10**9  # of a whole number that has no bound of its own here

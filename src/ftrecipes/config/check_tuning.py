@@ -7,6 +7,7 @@ from ftrecipes.config.check_adapter import check_adapter
 from ftrecipes.config.faults import Fault, idle, out_of_range, shown
 from ftrecipes.config.flags import asked_in, asked_of, value_of
 from ftrecipes.config.schema import RunConfig
+from ftrecipes.config.stored import stored_faults, stored_in
 
 # What PEFT reads as regular expressions: peft/tuners/tuners_utils.py, check_target_module_exists
 PATTERNS = (
@@ -26,6 +27,9 @@ def check_tuning(config: RunConfig) -> Iterator[Fault]:
     yield from _patterns(config)
     yield from _quantization(config)
     yield from check_adapter(config)
+    yield from stored_faults(config, stored_in(config.train.model_name))
+    yield from _frozen(config)
+    yield from _new_tokens(config)
 
 
 def _adapter(config: RunConfig) -> Iterator[Fault]:
@@ -97,3 +101,24 @@ def _quantization(config: RunConfig) -> Iterator[Fault]:
     names = asked_in(config, "quantization", besides="quantization.method")
     if method != "4bit" and names:
         yield idle(names, f"it is for --quantization 4bit, not {method}", "quantization.method")
+
+
+def _frozen(config: RunConfig) -> Iterator[Fault]:
+    if config.train.freeze_layers and config.train.use_peft:
+        yield Fault(
+            "--freeze_layers: would have no effect: with --use_peft the whole base is frozen",
+            do="leave it out; --lora.layers_to_transform chooses the blocks that get adapters",
+            flags=("freeze_layers", "use_peft"),
+        )
+
+
+def _new_tokens(config: RunConfig) -> Iterator[Fault]:
+    train, tokens = config.train, config.train.new_tokens
+    blank = [token for token in tokens if not token.strip()]
+    twice = sorted({token for token in tokens if tokens.count(token) > 1})
+    if blank or twice:
+        yield Fault(
+            "--new_tokens: each is one text, not blank, named once",
+            got=", ".join([*map(shown, blank), *(f"{shown(token)} twice" for token in twice)]),
+            flags=("new_tokens",),
+        )
