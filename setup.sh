@@ -6,7 +6,7 @@ cd "$(dirname "$0")"
 
 extra=${1:-}
 needs="import ftrecipes, torch, transformers, peft, bitsandbytes, datasets, fire, gguf"
-[ "$extra" = test ] && needs="$needs, pytest, psutil, ruff"
+[ "$extra" = test ] && needs="$needs, pytest, psutil, ruff, hypothesis, wandb, tensorboard"
 
 if [ -x .venv/bin/python ] && .venv/bin/python -c "$needs" 2>/dev/null; then
     exit 0
