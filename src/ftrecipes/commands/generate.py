@@ -1,6 +1,5 @@
 """`ftrecipes generate`: the answer to a prompt with an adapter, and without it."""
 
-import json
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,6 +8,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ftrecipes.commands.exits import run_command
 from ftrecipes.commands.screen import show
+from ftrecipes.config.adapter_folder import CONFIG as ADAPTER_CONFIG
+from ftrecipes.config.adapter_folder import WEIGHTS as ADAPTER_WEIGHTS
+from ftrecipes.config.adapter_folder import read_adapter
 from ftrecipes.config.errors import ConfigError, ModelError
 from ftrecipes.config.flags import build
 from ftrecipes.config.parse import parse_words
@@ -19,8 +21,6 @@ if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-ADAPTER_CONFIG = "adapter_config.json"
-ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 # Settings of a run that decide how the base model is stored and computed, and how many rows it has.
 STORED_AS = (
     *("dtype", "mixed_precision", "pure_bf16", "use_fp16", "quantization"),
@@ -80,7 +80,8 @@ def answers(config: GenerateConfig) -> Iterator[tuple[str, str]]:
         run, device_type=world.device.type, checkpoint_dtype=source.checkpoint_dtype
     )
     ids = prompt_ids(tokenizer, config.prompt, system=config.system)
-    config = leave_room(config, prompt_length=len(ids), limit=source.max_length)
+    taken = len(ids) + (virtual_tokens_of(folder) if is_adapter else 0)
+    config = leave_room(config, prompt_length=taken, limit=source.max_length)
     model = load_model(source, run, precision, world.device).eval()
     resize(model, tokenizer, run)
     check_vocabulary(max(ids), model)
@@ -131,7 +132,7 @@ def base_of(folder: Path) -> str:
     from ftrecipes.model.resolve import loading
 
     with loading(str(folder), what="adapter"):
-        base = json.loads((folder / ADAPTER_CONFIG).read_text("utf-8"))["base_model_name_or_path"]
+        base = read_adapter(str(folder))["base_model_name_or_path"]
     if not isinstance(base, str):
         raise ModelError(
             f"The adapter {folder} names no base model.\n"
@@ -139,6 +140,15 @@ def base_of(folder: Path) -> str:
             "  do: name it with --model_name"
         )
     return base
+
+
+def virtual_tokens_of(folder: Path) -> int:
+    """Positions that a learned prompt or prefix takes before those of the person's prompt."""
+    from ftrecipes.model.resolve import loading
+
+    with loading(str(folder), what="adapter"):
+        settings = read_adapter(str(folder))
+        return int(settings.get("num_virtual_tokens") or 0)
 
 
 def adapted(model: "PreTrainedModel", folder: Path) -> "PeftModel":

@@ -43,8 +43,11 @@ def add_adapters(
         if folder is None:
             settings = peft_config(model, config, new_token_ids=new_token_ids)
         else:
-            rows = model.get_input_embeddings().weight.shape[0]
-            settings = continued_config(folder, model_name=config.train.model_name, vocabulary=rows)
+            settings = continued_config(
+                folder,
+                model_name=config.train.model_name,
+                vocabulary=_vocabulary_size(model, tokenizer),
+            )
             check_new_tokens(folder, settings, new_token_ids)
         adapted = peft.get_peft_model(model, settings)
         adapt_packed(adapted)
@@ -63,6 +66,12 @@ def add_adapters(
             f"  do: change {flags}; linear layers here: {linear}"
         ) from error
     return adapted
+
+
+def _vocabulary_size(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> int:
+    """Ids that have an embedding row, and a name in the tokenizer that is saved with them."""
+    rows = model.get_input_embeddings().weight.shape[0]
+    return rows if tokenizer is None else min(rows, max(tokenizer.get_vocab().values()) + 1)
 
 
 def rehearse_adapters(

@@ -17,7 +17,7 @@ _REPEATABLE = (True, False, "true", "false", "gaussian", "orthogonal", "eva", "p
 def continued_config(folder: str, *, model_name: str, vocabulary: int) -> peft.PeftConfig:
     """The settings of the adapter in `folder`, for training on.
 
-    `vocabulary` is the number of the model's embedding rows. Raises ModelError for what can not be
+    `vocabulary`: ids that model and tokenizer know. Raises ModelError for what can not be
     trained on here.
     """
     settings = peft.PeftConfig.from_pretrained(folder)
@@ -80,8 +80,9 @@ def _check_lora(folder: str, settings: peft.LoraConfig, vocabulary: int) -> None
     rows = _token_rows(settings)
     if rows and max(rows) >= vocabulary:
         raise ModelError(
-            f"--from_peft_checkpoint {folder}: the adapter trains embedding rows that the model "
-            f"does not have.\n  got: token id {max(rows)}\n  expected: at most {vocabulary - 1}\n"
+            f"--from_peft_checkpoint {folder}: the adapter trains embedding rows that model or "
+            f"tokenizer do not have.\n  got: token id {max(rows)}\n"
+            f"  expected: at most {vocabulary - 1}\n"
             f"  do: add --tokenizer_name {folder} --resize_embeddings"
         )
 
