@@ -164,6 +164,11 @@ def _advice(error: Exception, name: str) -> str:
             f"check the name (there is no folder {name} here) and the connection, or download the "
             "model once and give its folder"
         )
+    if "automatic conversion" in text:
+        return (
+            "check that the files are complete; experts that were quantized one by one can not be "
+            "read: then give the unquantized model, and --quantization 4bit"
+        )
     if "gated" in text or "not a local folder" in text:
         return "check the spelling; for a private or gated model log in with `hf auth login`"
     return "check that the files are complete and that this transformers knows the model"
