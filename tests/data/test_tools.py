@@ -254,6 +254,7 @@ def test_a_template_that_writes_python_for_json_gets_json():
         ([TOOL], {"function": {}}, r"messages\[1\].tool_calls\[0\].function.name' is missing"),
         ([TOOL], call("{cut"), r"tool_calls\[0\].function.arguments' is text that is no JSON"),
         ([TOOL], call("7"), r"function.arguments' is JSON text of a number; expected an object"),
+        ([TOOL], call({"a": "\ud83d"}), "the row holds half a character"),
         ([TOOL], call([1]), r"function.arguments' is a list; expected an object"),
     ],
 )

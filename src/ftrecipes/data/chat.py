@@ -61,6 +61,10 @@ class ChatRenderer:
         """
         template = Template(self._tokenizer, row.tools) if row.tools else self._without_tools
         messages, text = _written(row.messages, template)
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise RowFault("the row holds half a character (a lone surrogate)") from error
         self._check_tools(row, messages, text)
         _check_contents(messages, text, template)
         find = SpanFinder(template, messages, text, self._special).find

@@ -138,7 +138,7 @@ def _turn(item: object, where: str) -> object:
     if not isinstance(item, Mapping) or ("role" in item and "from" not in item):
         return item
     speaker = required(item, "from", where=f"{where}.")
-    if speaker not in SPEAKERS:
+    if not isinstance(speaker, str) or speaker not in SPEAKERS:
         raise RowFault(f"key '{where}.from' is {speaker!r}; expected {', '.join(SPEAKERS)}")
     name = f"{where}.value"
     value = words(item, "value", where=f"{where}.", may_be_empty=SPEAKERS[speaker] in MAY_BE_EMPTY)
