@@ -1,10 +1,14 @@
 """The answer of a model to the ids of a prompt."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
+
+from ftrecipes.model.forward import causal_lm, decoder_of, is_prompted
+from ftrecipes.model.prompted_generation import prompted_ids
 
 # Below, dividing by it may overflow, and the likeliest token is as good as certain.
 COLDEST = 1e-6
@@ -24,8 +28,12 @@ def generate(
     A temperature below `COLDEST` takes the likeliest token at each position, and draws nothing.
     The model answers in the mode (dropout) that it is in.
     """
-    inputs = torch.tensor([list(ids)], device=model.device)
     samples = temperature >= COLDEST
+    if is_prompted(model):
+        chosen = {"temperature": temperature if samples else None, "max_new_tokens": max_new_tokens}
+        output = prompted_ids(model, ids, **chosen)
+        return tokenizer.decode(output[len(ids) :], skip_special_tokens=True)
+    inputs = torch.tensor([list(ids)], device=model.device)
     sampling = {"temperature": temperature} if samples else {}
     output = model.generate(
         input_ids=inputs,
@@ -37,3 +45,22 @@ def generate(
         **sampling,
     )
     return tokenizer.decode(output[0, len(ids) :], skip_special_tokens=True)
+
+
+def attention_of(model: nn.Module) -> str:
+    """Name of the attention that the model's decoder computes now."""
+    return decoder_of(causal_lm(model)).config._attn_implementation
+
+
+@contextmanager
+def attention_set(model: nn.Module, name: str) -> Iterator[None]:
+    """Inside, the decoder computes attention `name`; after it, the one before.
+
+    Row attention has no cache, and wants to know where rows lie.
+    """
+    decoder, before = decoder_of(causal_lm(model)), attention_of(model)
+    decoder.set_attn_implementation(name)
+    try:
+        yield
+    finally:
+        decoder.set_attn_implementation(before)
