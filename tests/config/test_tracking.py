@@ -1,4 +1,4 @@
-"""Trackers whose package is not there, and settings that only wandb has."""
+"""Trackers whose package is not there, settings that only wandb has, a trace of a counted step."""
 
 import sys
 from pathlib import Path
@@ -39,3 +39,12 @@ def test_settings_of_wandb_with_wandb(needed):
     words = [*needed, "--use_wandb", "--wandb_config.tags", "a,b", "--tracking.mode", "offline"]
     tracking = parse_words(words).config.tracking
     assert (tracking.tags, tracking.mode, tracking.project) == (["a", "b"], "offline", "ftrecipes")
+
+
+def test_a_step_that_is_counted_is_in_no_trace(needed):
+    both = [*needed, "--use_profiler", "--flop_counter"]
+    (fault,) = faults_of(lambda: parse_words(both))
+    assert "a trace of the steps 3 to 5" in fault
+    assert "do: --flop_counter_start 6" in fault
+    for start in ("2", "6"):
+        assert parse_words([*both, "--flop_counter_start", start]).config.train.flop_counter

@@ -1,17 +1,18 @@
-"""Trackers: whether their packages are there, and settings that need one of them."""
+"""Trackers, trace and FLOP counter: packages that must be there, and what would do nothing."""
 
 from collections.abc import Iterator
 from importlib.util import find_spec
 
 from ftrecipes.config.faults import Fault, idle
 from ftrecipes.config.flags import asked_in, value_of
-from ftrecipes.config.schema import RunConfig
+from ftrecipes.config.schema import RunConfig, TrainConfig
 
 TRACKERS = ("wandb", "tensorboard")
 
 
 def check_tracking(config: RunConfig) -> Iterator[Fault]:
-    """Faults of the section `tracking`."""
+    """Faults of the section `tracking`, and of a trace that would show the counter's work."""
+    yield from _overlap(config.train)
     for name in TRACKERS:
         flag = f"tracking.{name}"
         if value_of(config, flag) and not _is_installed(name):
@@ -21,6 +22,19 @@ def check_tracking(config: RunConfig) -> Iterator[Fault]:
     names = [name for name in asked_in(config, "tracking") if name not in switches]
     if names and not config.tracking.wandb:
         yield idle(names, "it needs --tracking.wandb", "tracking.wandb")
+
+
+def _overlap(train: TrainConfig) -> Iterator[Fault]:
+    """While torch counts, every operator runs through the counter and is in the trace twice."""
+    start, end = train.profiler_start, train.profiler_start + train.profiler_steps
+    if train.use_profiler and train.flop_counter and start <= train.flop_counter_start < end:
+        yield Fault(
+            f"--flop_counter_start {train.flop_counter_start}: this step is in the trace of "
+            "--use_profiler, which would show the counter at work",
+            got=f"a trace of the steps {start} to {end - 1}",
+            do=f"--flop_counter_start {end}",
+            flags=("flop_counter_start", "flop_counter", "use_profiler", "profiler_start"),
+        )
 
 
 def _is_installed(package: str) -> bool:
