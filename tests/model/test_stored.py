@@ -114,7 +114,7 @@ def test_the_compute_dtype_is_the_runs(tmp_path):
     ],
 )
 def test_contradictions_are_found_before_weights(config, expected, tmp_path):
-    plain, packed = quantized_folder(tmp_path, FOUR_BIT)
+    _, packed = quantized_folder(tmp_path, FOUR_BIT)
     (packed / "model.safetensors").unlink()
     with pytest.raises(ModelError, match=expected):
         read(packed, config)
@@ -129,7 +129,7 @@ def test_a_method_that_is_not_supported_is_named(tmp_path):
 
 def test_experts_packed_one_by_one_are_an_error(tmp_path):
     """Files of transformers 4: there each expert was linear layers, here they are one parameter."""
-    plain, packed = quantized_folder(tmp_path, FOUR_BIT, "mixtral")
+    _, packed = quantized_folder(tmp_path, FOUR_BIT, "mixtral")
     weights = load_file(packed / "model.safetensors")
     name = "model.layers.0.block_sparse_moe.experts.0.w1.weight"
     weight = bnb.nn.Params4bit(weights[name], quant_type="fp4").to("cpu")

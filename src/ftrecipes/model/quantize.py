@@ -193,6 +193,6 @@ def _log_share(model: nn.Module) -> None:
         named = ", ".join(f"{kind} {part:.0%}" for kind, part in largest)
         log.warning(
             f"only {share:.0%} of the weights are quantized; at full size remain: {named}. "
-            "embedding and head are never quantized, nor the experts of a mixture in 8 bits or in a "
-            "model that was quantized before; plan memory for them"
+            "embedding and head are never quantized, nor the experts of a mixture in 8 bits or in "
+            "a model that was quantized before; plan memory for them"
         )
