@@ -1,5 +1,7 @@
 """Read a model's weights: in the dtype of the run, on its device, quantized as asked."""
 
+import copy
+
 import torch
 from transformers import AutoModelForCausalLM, GgufConfig, PreTrainedModel
 
@@ -52,10 +54,13 @@ def load_model(
 
 
 def sketch_model(source: ModelSource) -> PreTrainedModel:
-    """The model without weights, on the meta device: its names and shapes, in next to no memory."""
+    """The model without weights, on the meta device: its names and shapes, in next to no memory.
+
+    Its config is a copy: enlarging the embeddings of a sketch changes it.
+    """
     with loading(source.name), torch.device("meta"):
         return AutoModelForCausalLM.from_config(
-            source.config, trust_remote_code=source.trust_remote_code
+            copy.deepcopy(source.config), trust_remote_code=source.trust_remote_code
         )
 
 
