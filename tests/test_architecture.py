@@ -172,6 +172,28 @@ def test_nothing_below_the_commands_prints():
     assert seen >= 30
 
 
+def devices_by_name(source: str) -> list[str]:
+    """Uses of one kind of device: torch.cuda and its like, `is_cuda`, `x.cuda()`."""
+    kinds = ("cuda", "mps", "xpu")
+    nodes = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute))
+    flags = tuple(f"is_{kind}" for kind in kinds)
+    return [ast.unparse(node) for node in nodes if node.attr in (*kinds, *flags)]
+
+
+def test_only_runtime_and_report_ask_one_kind_of_device():
+    """Elsewhere a device is `torch.accelerator`'s or a type in a tensor: MPS and XPU work alike."""
+    seen, users = 0, set()
+    for name, _, source in MODULES:
+        seen += 1
+        found = devices_by_name(source)
+        users |= {part_of(name)} if found else set()
+        assert not found or part_of(name) in ("runtime", "report"), f"{name}: {found}"
+    assert seen >= 60
+    assert users == {"runtime", "report"}  # or the search finds nothing
+    for source in ("torch.cuda.synchronize()", "x.is_cuda", "x.cuda()", "torch.backends.mps.f()"):
+        assert len(devices_by_name(source)) == 1
+
+
 def test_modules_and_functions_stay_small():
     """No more than 250 lines a module and 60 a function, and ASCII only, in tests too."""
     root = SOURCE.parents[1]

@@ -18,6 +18,8 @@ from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface
 
+from ftrecipes.runtime.devices import cuda_capability
+
 ROW_ATTENTION = "ftrecipes_rows"
 
 # Keywords that models pass along to every attention function and that change nothing here.
@@ -102,11 +104,11 @@ AttentionInterface.register(ROW_ATTENTION, attend_rows)
 
 def _has_varlen(query: Tensor, rule: _Rule) -> bool:
     """What torch's FlashAttention 2 can do: half precision, width <= 256, nothing unusual."""
-    if not query.is_cuda or rule.dropout or rule.softcap is not None or rule.sinks is not None:
+    if rule.dropout or rule.softcap is not None or rule.sinks is not None:
         return False
     half = _compute_dtype(query) in (torch.bfloat16, torch.float16)
     width = query.shape[-1]
-    modern = torch.cuda.get_device_capability(query.device) >= (8, 0)
+    modern = cuda_capability(query.device) >= (8, 0)
     return half and modern and width <= 256 and width % 8 == 0
 
 
