@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from ftrecipes.checkpoint.record import RunRecord
+    from ftrecipes.checkpoint.result import Numbers, Result
+    from ftrecipes.data.prompts import Prompt
     from ftrecipes.data.rows import TokenRows
     from ftrecipes.model.resolve import ModelSource
     from ftrecipes.runtime.world import World
@@ -50,16 +52,16 @@ def main(*stray: str, **flags: object) -> None:
 def run(config: RunConfig) -> "TrainState":
     """Train as `config` says, leave the result in `output_dir`, return where training ended."""
     from ftrecipes.checkpoint.record import record_run
-    from ftrecipes.checkpoint.result import rehearse_saving, save_result
+    from ftrecipes.checkpoint.result import Result, rehearse_saving
     from ftrecipes.model.resolve import load_tokenizer, resolve_source, settle_quantization
+    from ftrecipes.model.vocabulary import add_new_tokens
+    from ftrecipes.optim.optimizer import check_device
+    from ftrecipes.report.trackers import rehearse_trackers
     from ftrecipes.runtime.seed import seed_everything
-    from ftrecipes.runtime.signals import stops_deferred
     from ftrecipes.runtime.world import start_world
-    from ftrecipes.train.build import open_training
-    from ftrecipes.train.loop import train
-    from ftrecipes.train.state import TrainState
 
     world = start_world(config.train.device)
+    check_device(config.train.optimizer, world.device.type)
     # Absolute, because a custom data set may change the working directory.
     folder = Path(config.train.output_dir).expanduser().absolute()
     with record_run(
@@ -68,6 +70,7 @@ def run(config: RunConfig) -> "TrainState":
         origins=config.origins,
         world={"size": world.size, "device": str(world.device)},
     ) as record:
+        rehearse_trackers(config, rank=world.rank)
         seed_everything(config.train.seed)
         source = resolve_source(
             config.train.model_name,
@@ -76,38 +79,81 @@ def run(config: RunConfig) -> "TrainState":
         )
         config = settle_quantization(config, source)
         tokenizer = load_tokenizer(source)
+        add_new_tokens(tokenizer, config.train.new_tokens)
         record.add(**fingerprints(source, tokenizer))
         config = settle_context_length(config, source)
         precision = settle_precision(config, source, world)
-        rows, val_rows = read_rows(config, tokenizer, record)
-        splits = [split for split in (rows, val_rows) if split]
-        rehearse(config, source, precision, splits, tokenizer=tokenizer)
+        rows, val_rows = splits = read_rows(config, tokenizer, record)
+        prompts = read_sample_prompts(config, tokenizer, source)
+        highest_id = max(
+            *(int(split.input_ids.max()) for split in splits if split),
+            *(max(prompt.ids) for prompt in prompts),
+            0,
+        )
+        rehearse(config, source, precision, highest_id=highest_id, tokenizer=tokenizer)
         model = build_model(config, source, precision, world, tokenizer=tokenizer)
-        rehearse_saving(config, model, tokenizer, folder)
-        state = TrainState()
+        keeps_best = config.saving.best and val_rows is not None
+        rehearse_saving(config, model, tokenizer, folder, keeps_best=keeps_best)
+        return train_and_save(
+            Result(config, model, tokenizer, source.location),
+            *(rows, val_rows, prompts),
+            folder=folder,
+            record=record,
+            precision=precision,
+            world=world,
+        )
 
-        def save() -> None:
-            result = (config, model, tokenizer, folder)
-            with stops_deferred():
-                if save_result(*result, base_name=source.location, state=asdict(state)):
-                    record.settle()
 
-        try:
-            with open_training(
-                *(config, model, rows, val_rows),
-                metrics=record.folder / "metrics.jsonl",
-                precision=precision,
-                world=world,
-                state=state,
-            ) as training:
-                train(training)
-        except BaseException:
-            # Whatever ended the training: its steps may be the work of hours.
-            if state.updates:
-                log.warning(f"training ended after step {state.step}; saving what was trained")
-                save()
-            raise
-        save()
+def train_and_save(
+    result: "Result",
+    rows: "TokenRows",
+    val_rows: "TokenRows | None",
+    prompts: "list[Prompt]",
+    *,
+    folder: Path,
+    record: "RunRecord",
+    precision: Precision,
+    world: "World",
+) -> "TrainState":
+    """Train the model of `result`, and put what came of it into `folder`, however it ended."""
+    from ftrecipes.runtime.signals import stops_deferred
+    from ftrecipes.train.build import open_training
+    from ftrecipes.train.loop import train
+    from ftrecipes.train.state import TrainState
+
+    config, state = result.config, TrainState()
+
+    def save() -> None:
+        # While `folder` holds an earlier result, this run's record and `best` are elsewhere, and
+        # the `best` in it is the earlier run's.
+        keep_best = record.folder == folder
+        with stops_deferred():
+            if result.save(folder, state=asdict(state), keep_best=keep_best):
+                record.settle()
+
+    def save_best(numbers: "Numbers") -> None:
+        with stops_deferred():
+            result.save_best(record.folder, state=numbers)
+
+    try:
+        with open_training(
+            *(config, result.model, rows, val_rows),
+            tokenizer=result.tokenizer,
+            prompts=prompts,
+            save_best=save_best if config.train.save_model and config.saving.best else None,
+            metrics=record.folder / "metrics.jsonl",
+            precision=precision,
+            world=world,
+            state=state,
+        ) as training:
+            train(training)
+    except BaseException:
+        # Whatever ended the training: its steps may be the work of hours.
+        if state.updates:
+            log.warning(f"training ended after step {state.step}; saving what was trained")
+            save()
+        raise
+    save()
     return state
 
 
@@ -159,28 +205,10 @@ def read_rows(
 ) -> "tuple[TokenRows, TokenRows | None]":
     """Training and validation rows as tokens and labels; a fault in them ends the run here."""
     from ftrecipes.checkpoint.record import fingerprint
-    from ftrecipes.data.sources import load_split
-    from ftrecipes.data.tokenize import tokenize_rows
+    from ftrecipes.data.splits import read_splits
 
-    splits: list[TokenRows | None] = []
-    faults: list[DataError] = []
-    for split in ("train", "validation"):
-        try:
-            raw = load_split(config, tokenizer, split)
-            rows = (
-                None
-                if raw is None
-                else tokenize_rows(
-                    raw,
-                    tokenizer,
-                    context_length=config.train.context_length,
-                    truncation=config.data.truncation,
-                )
-            )
-        except DataError as fault:
-            faults.append(fault)
-            continue
-        splits.append(rows)
+    splits = read_splits(config, tokenizer)
+    for split, rows in zip(("train", "validation"), splits, strict=True):
         if rows is None:
             continue
         log.info(
@@ -191,32 +219,62 @@ def read_rows(
             log.warning(f"{split}: {line}")
         arrays = (rows.input_ids, rows.labels, rows.offsets)
         record.add(**{f"{split}_fingerprint": fingerprint(*(array.tobytes() for array in arrays))})
-    if faults:
-        raise DataError("\n\n".join(map(str, faults))) from faults[0]
+    patience = config.train.early_stopping_patience
+    if splits[1] is None and patience:
+        raise DataError(
+            f"--early_stopping_patience {patience}: there are no validation rows to stop by.\n"
+            "  do: name some with --data.val_file, or cut some off with --data.val_fraction"
+        )
     if splits[1] is None and config.train.run_validation:
         log.info(
-            "there are no validation rows, so nothing is evaluated (--data.val_file names some)"
+            "there are no validation rows, so nothing is evaluated (--data.val_fraction or "
+            "--data.val_file makes some)"
         )
-    return splits[0], splits[1]
+    return splits
+
+
+def read_sample_prompts(
+    config: RunConfig, tokenizer: "PreTrainedTokenizerBase", source: "ModelSource"
+) -> "list[Prompt]":
+    """The prompts that the model answers while it trains; none unless the settings name a file."""
+    from ftrecipes.data.prompts import read_prompts
+
+    path, longest = config.samples.prompts, source.max_length
+    if path is None:
+        return []
+    return read_prompts(
+        *(path, tokenizer),
+        max_new_tokens=config.samples.max_new_tokens,
+        limit=None if longest is None else longest - virtual_tokens(config),
+    )
 
 
 def rehearse(
     config: RunConfig,
     source: "ModelSource",
     precision: Precision,
-    splits: "list[TokenRows]",
     *,
+    highest_id: int,
     tokenizer: "PreTrainedTokenizerBase",
 ) -> None:
-    """Find out on a model without weights what would fail once the real ones are read."""
-    from ftrecipes.model.adapters import rehearse_adapters
+    """Find out on a model without weights what would fail once the real ones are read.
+
+    `highest_id` is that of all rows and prompts.
+    """
+    from ftrecipes.model.adapters import rehearse_adapters, train_everything
     from ftrecipes.model.load import sketch_model
     from ftrecipes.model.resolve import check_vocabulary
+    from ftrecipes.model.vocabulary import resize
 
     sketch = sketch_model(source)
-    check_vocabulary(max(int(rows.input_ids.max()) for rows in splits), sketch)
+    new_token_ids = resize(sketch, tokenizer, config)
+    check_vocabulary(highest_id, sketch)
     if config.train.use_peft:
-        rehearse_adapters(sketch, config, precision, tokenizer=tokenizer)
+        rehearse_adapters(
+            sketch, config, precision, new_token_ids=new_token_ids, tokenizer=tokenizer
+        )
+    else:
+        train_everything(sketch, precision, frozen_blocks=frozen_blocks(config))
 
 
 def build_model(
@@ -230,14 +288,23 @@ def build_model(
     """The model on its device, quantized as asked, with what is to be trained made trainable."""
     from ftrecipes.model.adapters import add_adapters, train_everything, trained_share
     from ftrecipes.model.load import load_model
+    from ftrecipes.model.vocabulary import resize
     from ftrecipes.runtime.seed import seed_everything
 
     model = load_model(source, config, precision, world.device)
+    new_token_ids = resize(model, tokenizer, config)
     # Adapters and dropout are the same whatever a custom data set has drawn.
     seed_everything(config.train.seed)
     if config.train.use_peft:
-        model = add_adapters(model, config, precision, tokenizer=tokenizer)
+        model = add_adapters(
+            model, config, precision, new_token_ids=new_token_ids, tokenizer=tokenizer
+        )
     else:
-        model = train_everything(model, precision)
+        model = train_everything(model, precision, frozen_blocks=frozen_blocks(config))
     log.info(trained_share(model))
     return model
+
+
+def frozen_blocks(config: RunConfig) -> int:
+    """Decoder blocks at the bottom that full fine-tuning leaves as they are."""
+    return config.train.num_freeze_layers if config.train.freeze_layers else 0

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ftrecipes.checkpoint import result
-from ftrecipes.checkpoint.result import save_result
+from ftrecipes.checkpoint.result import Result
 from ftrecipes.config.errors import CheckpointError
 from ftrecipes.config.run_files import STAGING
 from ftrecipes.config.schema import RunConfig, TrainConfig
@@ -23,7 +23,7 @@ def save(folder, kind: str, **settings) -> None:
     config = RunConfig(train=replace(TrainConfig(), **settings))
     model = trained_model() if kind == "adapter" else tiny_models.build("llama")
     tokenizer = build_tokenizer("chatml")
-    save_result(config, model, tokenizer, folder, base_name="org/base", state=STATE)
+    Result(config, model, tokenizer, "org/base").save(folder, state=STATE)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -13,6 +13,7 @@ from ftrecipes.train.loop import train
 from ftrecipes.train.state import TrainState
 from tests import reference, tiny_models
 from tests.model.routes import token_rows
+from tests.tiny_tokenizers import build_tokenizer
 from tests.train.toy import CPU, FLOAT32
 
 WORLD = World(rank=0, size=1, local_rank=0, device=CPU)
@@ -28,6 +29,7 @@ def opened(tmp_path, rows, val_rows=None, *, model=None, state=None, data=None, 
         model or tiny_models.build("llama"),
         token_rows(rows),
         val_rows and token_rows(val_rows),
+        tokenizer=build_tokenizer("chatml"),
         metrics=tmp_path / "metrics.jsonl",
         precision=FLOAT32,
         world=WORLD,

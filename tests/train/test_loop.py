@@ -118,17 +118,18 @@ def test_evaluations_come_as_asked_and_never_twice_after_a_step(tmp_path, settin
     losses = run.column("evaluation", "loss")
     assert state.first_eval_loss == losses[0]
     assert state.last_eval_loss == losses[-1]
-    assert state.best_eval_loss == min(losses)
-    assert state.best_eval_step == expected[losses.index(min(losses))]
+    assert state.best_eval_loss == min(losses[1:])
+    assert state.best_eval_step == expected[losses.index(min(losses[1:]))]
 
 
-def test_best_evaluation_is_the_lowest_not_the_last(tmp_path):
+def test_best_evaluation_is_the_lowest_since_training_began(tmp_path, caplog):
     loader = ToyLoader(random_rows([9] * 4), plan_of(4, batch_size=2, accumulation=1, num_epochs=3))
     run = Run(tmp_path, loader=loader, num_epochs=3, lr=5.0, scheduler="constant")
     state = run.train()
-    losses = run.column("evaluation", "loss")
-    assert losses[-1] > losses[0] == state.best_eval_loss, "such a learning rate makes it worse"
-    assert state.best_eval_step == 0
+    first, *losses = run.column("evaluation", "loss")
+    assert first < min(losses) == state.best_eval_loss, "such a learning rate makes it worse"
+    assert state.best_eval_step == 2 * (1 + losses.index(min(losses)))
+    assert "Training did not lower the evaluation loss" in caplog.text
 
 
 def test_without_a_validation_split_nothing_is_evaluated(tmp_path):

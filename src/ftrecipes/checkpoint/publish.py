@@ -9,11 +9,11 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from ftrecipes.config.errors import CheckpointError
-from ftrecipes.config.run_files import ASIDE, RESULT, STAGING
+from ftrecipes.config.run_files import ASIDE, BEST_ASIDE, RESULT, STAGING
 
 
 def write_json(path: Path, content: dict) -> None:
@@ -31,18 +31,25 @@ def write_text(path: Path, text: str) -> None:
     os.replace(beside, path)
 
 
-def publish(folder: Path, write: Callable[[Path], None], verify: Callable[[Path], None]) -> None:
+def publish(
+    folder: Path,
+    write: Callable[[Path], None],
+    verify: Callable[[Path], None],
+    *,
+    keep: Collection[str] = (),
+) -> None:
     """Let `write` fill a new folder, `verify` read it back, then move its files into `folder`.
 
-    Rank 0 only. Raises CheckpointError when something can not be written, is not what was trained,
-    or can not be moved; `folder` then holds what it held before, and the new files are kept.
+    Of an earlier result nothing stays but the names in `keep`. Rank 0 only. Raises CheckpointError
+    when something can not be written, is not what was trained, or can not be moved; `folder` then
+    holds what it held before, and the new files are kept.
     """
     staging = _new_staging(folder)
     try:
         write(staging)
         verify(staging)
         _flush(staging)
-        _move(staging, folder)
+        _move(staging, folder, keep)
     except Exception as error:
         raise CheckpointError(
             f"The result could not be put into {folder}.\n"
@@ -54,6 +61,42 @@ def publish(folder: Path, write: Callable[[Path], None], verify: Callable[[Path]
         ) from error
     for leftover in folder.glob(f"{STAGING}*"):
         shutil.rmtree(leftover, ignore_errors=True)
+
+
+def publish_folder(
+    folder: Path, write: Callable[[Path], None], verify: Callable[[Path], None]
+) -> None:
+    """Let `write` fill a new folder, `verify` read it back, then put it in the place of `folder`.
+
+    Rank 0 only. Raises CheckpointError when that fails; `folder` is then what it was, and nothing
+    is left of the new one, which would take the room of what is saved later.
+    """
+    staging = _new_staging(folder.parent)
+    new, aside = staging / folder.name, folder.with_name(BEST_ASIDE)
+    try:
+        new.mkdir()
+        write(new)
+        verify(new)
+        _flush(new)
+        shutil.rmtree(aside, ignore_errors=True)
+        replaces = folder.exists()
+        if replaces:
+            os.replace(folder, aside)
+        try:
+            os.replace(new, folder)
+        except OSError:
+            if replaces:
+                os.replace(aside, folder)
+            raise
+        _flush_names(folder.parent)
+    except Exception as error:
+        raise CheckpointError(
+            f"{folder} could not be written.\n  got: {error or type(error).__name__}\n"
+            "  do: make its disk large enough and the folder around it writable"
+        ) from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def rehearse(folder: Path, write: Callable[[Path], None], *, needed_bytes: int) -> None:
@@ -99,13 +142,13 @@ def _flush(folder: Path) -> None:
                 os.fsync(file.fileno())
 
 
-def _move(staging: Path, folder: Path) -> None:
+def _move(staging: Path, folder: Path, keep: Collection[str]) -> None:
     """Move every file of `staging` into `folder`, and what it replaces out of the way."""
     aside = folder / ASIDE
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()
     new = [path.name for path in staging.iterdir()]
-    stale = {path.name for pattern in RESULT for path in folder.glob(pattern)}
+    stale = {path.name for pattern in RESULT for path in folder.glob(pattern)} - set(keep)
     replaced = [name for name in sorted(stale | set(new)) if (folder / name).exists()]
     # Weights come last: a folder with weights then also has all that describes them.
     steps = [(folder / name, aside / name) for name in replaced]
@@ -124,6 +167,10 @@ def _move(staging: Path, folder: Path) -> None:
         aside.rmdir()
         raise
     shutil.rmtree(aside, ignore_errors=True)
+    _flush_names(folder)
+
+
+def _flush_names(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,12 +1,27 @@
 """Prompts to answer: the text of a dialog up to the answer, as ids, exactly as in training."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
+from ftrecipes.config.errors import DataError
 from ftrecipes.data.encode import opening_ids
+from ftrecipes.data.fields import words
+from ftrecipes.data.files import read_file
+from ftrecipes.data.messages import read_messages
 from ftrecipes.data.readers import alpaca_prompt
+from ftrecipes.data.rows import RowFault, Unreadable, refuse_rows
 from ftrecipes.data.template import REFUSALS
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One of the fixed prompts: what is shown of it, its ids, and the room for its answer."""
+
+    text: str
+    ids: tuple[int, ...]
+    max_new_tokens: int
 
 
 class PromptRefused(Exception):
@@ -75,6 +90,8 @@ def _dialog(row: Mapping | Unreadable) -> list[dict]:
     if keys != ["messages"]:
         return [{"role": "user", "content": words(row, keys[0])}]
     messages = read_messages(row["messages"], "messages")
+    if not messages:
+        raise RowFault("its messages are an empty list")
     if messages[-1]["role"] == "assistant":
         raise RowFault("the last of its messages is the assistant's; leave out the answer")
     return messages

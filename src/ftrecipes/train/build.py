@@ -1,23 +1,28 @@
 """Put together what the loop works with."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
 from torch import nn
+from transformers import PreTrainedTokenizerBase
 
 from ftrecipes.config.precision import Precision
 from ftrecipes.config.schema import RunConfig, TrainConfig
 from ftrecipes.data.loader import Loader
+from ftrecipes.data.prompts import Prompt
 from ftrecipes.data.rows import TokenRows
 from ftrecipes.model.adapters import trainable_parameters
+from ftrecipes.model.generation import attention_of
 from ftrecipes.optim.optimizer import build_optimizer
 from ftrecipes.optim.schedule import build_schedule, count_steps
-from ftrecipes.report.recorder import Recorder
+from ftrecipes.report.setup import build_recorder
 from ftrecipes.runtime import log
 from ftrecipes.runtime.world import World
 from ftrecipes.train.loop import Training
 from ftrecipes.train.probe import choose_route
+from ftrecipes.train.samples import Sampler
 from ftrecipes.train.state import TrainState
 from ftrecipes.train.step import BatchLoss, autocast, build_updater
 
@@ -31,6 +36,9 @@ def open_training(
     rows: TokenRows,
     val_rows: TokenRows | None,
     *,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Prompt] = (),
+    save_best: Callable[[Mapping[str, int | float | None]], None] | None = None,
     metrics: Path,
     precision: Precision,
     world: World,
@@ -38,10 +46,14 @@ def open_training(
 ) -> Iterator[Training]:
     """Route, batches, schedule, optimizer and recorder of a run over `rows`.
 
+    `prompts` are answered as `config.samples` says. `save_best` keeps the weights as they are, each
+    time that an evaluation is the best so far; it is given the numbers of the state.
     `metrics` (metrics.jsonl) and the progress are open inside. Raises DataError and ModelError when
     there is nothing to train on or nothing to train.
     """
     train, device = config.train, world.device
+    # Before the probe, which sets the attention.
+    sampler = _sampler(config, model, tokenizer, prompts, precision=precision, device=device)
     with autocast(precision, device):
         route = choose_route(model, rows, device=device)
     log.info(route.reason)
@@ -55,8 +67,12 @@ def open_training(
     schedule = build_schedule(train, epoch_steps)
     optimizer = build_optimizer(trainable_parameters(model), train)
     _warn_of_few_steps(train, len(rows), epoch_steps)
-    with Recorder(
-        metrics, rank=world.rank, device=device, total_steps=schedule.total_steps
+    with build_recorder(
+        *(config, metrics),
+        model=model,
+        precision=precision,
+        world=world,
+        total_steps=schedule.total_steps,
     ) as recorder:
         yield Training(
             batch_loss=BatchLoss(model, route, precision=precision, device=device),
@@ -68,7 +84,29 @@ def open_training(
             val_loader=val_loader,
             recorder=recorder,
             state=state,
+            sampler=sampler,
+            save_best=save_best,
         )
+
+
+def _sampler(
+    config: RunConfig,
+    model: nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Prompt],
+    *,
+    precision: Precision,
+    device: torch.device,
+) -> Sampler | None:
+    if not prompts:
+        return None
+    return Sampler(
+        *(model, tokenizer, prompts),
+        every_steps=config.samples.every_steps,
+        attention=attention_of(model),
+        precision=precision,
+        device=device,
+    )
 
 
 def _warn_of_few_steps(train: TrainConfig, num_rows: int, epoch_steps: tuple[int, ...]) -> None:

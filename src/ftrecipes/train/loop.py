@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from ftrecipes.config.schema import TrainConfig
@@ -11,6 +11,7 @@ from ftrecipes.optim.schedule import Schedule
 from ftrecipes.report.recorder import Recorder
 from ftrecipes.runtime import log
 from ftrecipes.train.evaluate import evaluate
+from ftrecipes.train.samples import Sampler
 from ftrecipes.train.state import TrainState
 from ftrecipes.train.step import BatchLoss, StepResult, Updater, train_step
 
@@ -32,6 +33,10 @@ class Training:
     state: TrainState
     """Where to go on; a new TrainState starts at the beginning. The loop keeps it up to date, so
     after an interrupt it says how far the weights have come."""
+    sampler: Sampler | None = None
+    """None = no samples."""
+    save_best: Callable[[Mapping[str, int | float | None]], None] | None = None
+    """Keeps the weights as they are, given the numbers of the state; None = they are not kept."""
 
 
 def train(run: Training) -> None:
@@ -39,7 +44,8 @@ def train(run: Training) -> None:
 
     Every rank calls it. Evaluates before the first step, then every `eval_every_steps` steps or
     at the end of each epoch, and in any case after the last step; never twice after one step.
-    Raises TrainingError on a loss or gradient that is not finite.
+    Ends sooner after `early_stopping_patience` evaluations in a row that are no better than the
+    best since training began. Raises TrainingError on a loss or gradient that is not finite.
     """
     state, schedule = run.state, run.schedule
     log.info(
@@ -49,38 +55,62 @@ def train(run: Training) -> None:
     run.batch_loss.model.train()
     if state.step == 0:
         evaluate_now(run)
+        sample_now(run)
     for epoch in range(state.epoch, len(schedule.epoch_ends)):
         plan = run.loader.step_plan(epoch)
-        for micro_batches in plan[state.step_in_epoch : schedule.steps_in(epoch)]:
-            take_step(run, micro_batches)
-            if run.config.eval_every_steps and state.step % run.config.eval_every_steps == 0:
-                evaluate_now(run)
-        if not run.config.eval_every_steps or state.step == schedule.total_steps:
-            evaluate_now(run)
+        train_epoch(run, plan[state.step_in_epoch : schedule.steps_in(epoch)])
         report_epoch(run)
-        # max_train_step may stop inside an epoch, which is then not over.
+        # max_train_step or early stopping may end inside an epoch, which is then not over.
         if state.step_in_epoch == len(plan):
             enter_next_epoch(state)
+        if state.stopped_early:
+            break
     finish(run)
+
+
+def train_epoch(run: Training, steps: Sequence[list[tuple[int, ...]]]) -> None:
+    """The steps of an epoch that are left, with the evaluations and samples that fall due."""
+    state = run.state
+    eval_every = run.config.eval_every_steps
+    sample_every = run.sampler.every_steps if run.sampler else 0
+    for micro_batches in steps:
+        take_step(run, micro_batches)
+        if eval_every and state.step % eval_every == 0:
+            evaluate_now(run)
+        if sample_every and state.step % sample_every == 0:
+            sample_now(run)
+        if state.stopped_early:
+            break
+    if not eval_every or state.step == run.schedule.total_steps:
+        evaluate_now(run)
+    if not sample_every or state.stopped_early or state.step == run.schedule.total_steps:
+        sample_now(run)
 
 
 def take_step(run: Training, micro_batches: list[tuple[int, ...]]) -> None:
     """One optimizer step over micro-batches given as row ids."""
     state = run.state
-    began = time.perf_counter()
     lr = run.schedule.lr_at(state.step)
-    result = train_step(
-        run.batch_loss,
-        run.updater,
-        [run.loader.micro_batch(row_ids) for row_ids in micro_batches],
-        step=state.step + 1,
-        lr=lr,
-        sources=run.sources,
-    )
-    seconds = time.perf_counter() - began
+    with run.recorder.watch(state.step + 1):
+        began = time.perf_counter()
+        batches = [run.loader.micro_batch(row_ids) for row_ids in micro_batches]
+        result = train_step(
+            run.batch_loss,
+            run.updater,
+            batches,
+            step=state.step + 1,
+            lr=lr,
+            sources=run.sources,
+        )
+        seconds = time.perf_counter() - began
     count_step(state, result, seconds=seconds)
     run.recorder.step(
-        step=state.step, epoch=state.epoch + 1, lr=lr, seconds=seconds, **asdict(result)
+        step=state.step,
+        epoch=state.epoch + 1,
+        lr=lr,
+        seconds=seconds,
+        lengths=[length for batch in batches for length in batch.lengths],
+        **asdict(result),
     )
 
 
@@ -98,23 +128,59 @@ def count_step(state: TrainState, result: StepResult, *, seconds: float) -> None
 
 
 def evaluate_now(run: Training) -> None:
-    """Evaluate unless there is nothing to evaluate on or it was just done."""
+    """Evaluate unless there is nothing to evaluate on or it was just done; keep the best."""
     state = run.state
     if run.val_loader is None or state.last_eval_step == state.step:
         return
     result = evaluate(run.batch_loss, run.val_loader, max_eval_step=run.config.max_eval_step)
-    if state.step == 0:
-        state.first_eval_loss = result.loss
-    state.last_eval_loss, state.last_eval_step = result.loss, state.step
+    is_best = count_evaluation(state, result.loss)
+    epoch = state.epoch + 1 if state.step else 0
+    run.recorder.evaluation(step=state.step, epoch=epoch, **asdict(result))
     if not math.isfinite(result.loss):
         log.warning(
             f"The evaluation loss after step {state.step} is {result.loss}: the model is broken "
             "or its precision too low. Lower --lr, or compute in bfloat16 or float32."
         )
-    elif state.best_eval_loss is None or result.loss < state.best_eval_loss:
-        state.best_eval_loss, state.best_eval_step = result.loss, state.step
-    epoch = state.epoch + 1 if state.step else 0
-    run.recorder.evaluation(step=state.step, epoch=epoch, **asdict(result))
+    if is_best and run.save_best is not None:
+        with run.recorder.timed("saving"):
+            run.save_best(asdict(state))
+    patience = run.config.early_stopping_patience
+    if 0 < patience <= state.worse_evals and state.step < run.schedule.total_steps:
+        state.stopped_early = True
+        run.recorder.early_stop(
+            step=state.step,
+            best_step=state.best_eval_step,
+            best_loss=state.best_eval_loss,
+            evaluations=state.worse_evals,
+        )
+
+
+def count_evaluation(state: TrainState, loss: float) -> bool:
+    """Bring the state up to date after an evaluation; True for the best since training began."""
+    state.last_eval_loss, state.last_eval_step = loss, state.step
+    if state.step == 0:
+        state.first_eval_loss = loss
+    if state.updates == 0:
+        return False
+    is_best = math.isfinite(loss) and (state.best_eval_loss is None or loss < state.best_eval_loss)
+    if is_best:
+        state.best_eval_loss, state.best_eval_step = loss, state.step
+        state.worse_evals = 0
+    elif state.best_eval_loss is not None:
+        state.worse_evals += 1
+    return is_best
+
+
+def sample_now(run: Training) -> None:
+    """Let the model answer the fixed prompts, unless there are none or it was just done."""
+    state = run.state
+    if run.sampler is None or state.last_sample_step == state.step:
+        return
+    state.last_sample_step = state.step
+    with run.recorder.timed("sampling"):
+        answers = list(run.sampler.answers())
+    for prompt, answer in answers:
+        run.recorder.sample(step=state.step, prompt=prompt, answer=answer)
 
 
 def report_epoch(run: Training) -> None:
@@ -148,8 +214,15 @@ def finish(run: Training) -> None:
         positions=state.positions,
         seconds=state.train_seconds,
     )
-    if state.best_eval_loss is not None:
-        log.info(
-            f"evaluation loss: {state.first_eval_loss:.4f} before, {state.last_eval_loss:.4f} "
-            f"after, lowest {state.best_eval_loss:.4f} after step {state.best_eval_step}"
+    if state.best_eval_loss is None:
+        return
+    log.info(
+        f"evaluation loss: {state.first_eval_loss:.4f} before, {state.last_eval_loss:.4f} "
+        f"after, lowest {state.best_eval_loss:.4f} after step {state.best_eval_step}"
+    )
+    if state.best_eval_loss >= state.first_eval_loss:
+        log.warning(
+            f"Training did not lower the evaluation loss: {state.first_eval_loss:.4f} before, at "
+            f"best {state.best_eval_loss:.4f}. The model was better before. Lower --lr (now "
+            f"{run.config.lr:g}), or give training rows that are more like the validation rows."
         )

@@ -35,6 +35,12 @@ class TrainState:
     last_eval_step: int | None = None
     """Step it was taken after."""
     best_eval_loss: float | None = None
-    """Lowest finite evaluation loss so far."""
+    """Lowest finite evaluation loss since training began; the one before it does not count."""
     best_eval_step: int | None = None
     """Step it was taken after."""
+    worse_evals: int = 0
+    """Evaluations in a row since then that were no better."""
+    stopped_early: bool = False
+    """Whether those were as many as `early_stopping_patience` allows, before the last step."""
+    last_sample_step: int | None = None
+    """Step after which the fixed prompts were answered last."""
