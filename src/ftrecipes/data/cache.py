@@ -107,7 +107,7 @@ def _load(path: Path) -> TokenRows | None:
     """The rows of an entry, mapped into memory and not read; None when there is no whole one."""
     try:
         with path.open("rb") as file:
-            offsets, input_ids, labels, words = _arrays(file, path)
+            offsets, input_ids, labels, words = _arrays(file)
             said = json.loads(words.tobytes())
         rows = TokenRows(input_ids, labels, offsets, said["sources"], said["report"])
         if said["hash"] != _hash(rows):
@@ -122,12 +122,13 @@ def _load(path: Path) -> TokenRows | None:
     return rows
 
 
-def _arrays(file: BinaryIO, path: Path) -> Iterator[np.ndarray]:
+def _arrays(file: BinaryIO) -> Iterator[np.ndarray]:
     for _ in range(4):
         npy.read_magic(file)
         shape, _, dtype = npy.read_array_header_1_0(file)
-        array = np.memmap(path, dtype=dtype, mode="r", offset=file.tell(), shape=shape)
-        file.seek(array.nbytes, os.SEEK_CUR)
+        start = file.tell()
+        array = np.memmap(file, dtype=dtype, mode="r", offset=start, shape=shape)
+        file.seek(start + array.nbytes)
         yield array
 
 

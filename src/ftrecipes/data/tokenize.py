@@ -19,7 +19,7 @@ from ftrecipes.runtime import log
 
 # A batch ends with the first of the two: text in work is held several times over.
 BATCH_ROWS = 1000
-BATCH_CHARACTERS = 4_000_000
+BATCH_CHARACTERS = 1_000_000
 SHOWN_SOURCES = 3
 MEND = "correct these rows, or leave them out with --data.on_bad_row skip"
 
