@@ -126,7 +126,7 @@ def test_adapters_that_can_not_be_gone_on_from(settings, expected, old, needed):
 
 def test_folders_that_are_none(old, needed):
     (fault,) = faults_of(lambda: run(needed, "--use_peft --from_peft_checkpoint older"))
-    assert "older: no such folder" in fault
+    assert "older: does not exist" in fault
     (old / "adapter_model.safetensors").unlink()
     (fault,) = faults_of(lambda: run(needed, ON))
     assert "holds no weights" in fault

@@ -79,7 +79,7 @@ def _continued(config: RunConfig, folder: str) -> Iterator[Fault]:
     """The folder of an adapter, and settings that say other than the adapter does."""
     label = f"--{CHECKPOINT} {shown(folder)}"
     if not os.path.isdir(folder):
-        yield Fault(f"{label}: no such folder", expected="an adapter's folder", flags=(CHECKPOINT,))
+        yield Fault(f"{label}: does not exist", expected="an adapter's folder", flags=(CHECKPOINT,))
         return
     output = config.train.output_dir
     if output and os.path.isdir(output) and os.path.samefile(output, folder):
