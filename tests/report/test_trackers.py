@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.util.tensor_util import make_ndarray
 
 from ftrecipes.config.errors import ConfigError
 from ftrecipes.config.schema import RunConfig
 from ftrecipes.config.sections import TrackingConfig
 from ftrecipes.report.recorder import Recorder
 from ftrecipes.report.trackers import Guarded, open_trackers, rehearse_trackers, scalars
+from tests.report.event_files import curves, open_events, text
 from tests.report.wandb_file import config_of, exit_code, finished_records, history
 
 OFFLINE = TrackingConfig(wandb=True, tensorboard=True, mode="offline", tags=["a"], notes="why")
@@ -69,11 +68,6 @@ def expected(folder: Path) -> dict[int, dict[str, float]]:
     return steps
 
 
-def event_files(folder: Path) -> EventAccumulator:
-    (place,) = (folder / "tensorboard").iterdir()
-    return EventAccumulator(str(place), size_guidance={"tensors": 0}).Reload()
-
-
 def same(left: float, right: float) -> bool:
     return left == right or (math.isnan(left) and math.isnan(right))
 
@@ -101,12 +95,8 @@ def test_wandb_has_every_number_of_the_file_at_its_step(folder):
 
 
 def test_tensorboard_has_every_number_of_the_file_at_its_step(folder):
-    events = event_files(folder)
-    found: dict[int, dict[str, float]] = {}
-    for tag in events.Tags()["tensors"]:
-        if not tag.startswith(("settings", "samples")):
-            for event in events.Tensors(tag):
-                found.setdefault(event.step, {})[tag] = make_ndarray(event.tensor_proto).item()
+    events = open_events(folder)
+    found = curves(events)
     wanted = expected(folder)
     assert found.keys() == wanted.keys()
     for step, numbers in wanted.items():
@@ -116,8 +106,7 @@ def test_tensorboard_has_every_number_of_the_file_at_its_step(folder):
 
 
 def test_samples_are_texts_in_both(folder):
-    events = event_files(folder)
-    first = make_ndarray(events.Tensors("samples/1/text_summary")[0].tensor_proto).item().decode()
+    first = text(open_events(folder), "samples/1")
     assert "    # One?" in first
     assert "      two\n    |three|" in first
     tables = sorted((folder / "wandb").glob("offline-run-*/files/media/table/samples/*.json"))
