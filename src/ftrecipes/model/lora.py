@@ -13,12 +13,13 @@ from ftrecipes.model.module_names import (
     END,
     NAME,
     check_matches,
-    is_router,
+    is_odd_linear,
     linear_names,
     names_or_pattern,
     rule_of,
 )
 from ftrecipes.model.quantize import is_packed
+from ftrecipes.model.units import find_blocks
 
 ALL_LINEAR = "all-linear"
 # PEFT refuses adapters there: the fast kernels of these models read the weight, past any adapter.
@@ -69,7 +70,7 @@ def _target_modules(model: PreTrainedModel, lora: LoraConfig) -> list[str] | str
 def _exclude_modules(model: PreTrainedModel, lora: LoraConfig) -> list[str] | str | None:
     """As PEFT wants it; what all-linear would take and no adapter can serve is excluded too."""
     asked = names_or_pattern(lora.exclude_modules)
-    unfit = [name for name, module in model.named_modules() if is_router(module)]
+    unfit = [name for name, module in model.named_modules() if is_odd_linear(module)]
     if model.config.model_type in _STATE_SPACE:
         unfit += [
             name
@@ -107,7 +108,9 @@ def _token_rows(
 def _check_names(model: PreTrainedModel, lora: LoraConfig) -> None:
     modules = [name for name, _ in model.named_modules()]
     parameters = [name for name, _ in model.named_parameters()]
-    layers = [str(i) for i in range(model.config.get_text_config().num_hidden_layers)]
+    # looked for only when asked about: some models have several kinds of blocks (BLT)
+    blocks = find_blocks(model) if lora.layers_to_transform else []
+    layers = [str(i) for i in range(len(blocks))]
     linear = [] if lora.target_modules == [ALL_LINEAR] else lora.target_modules
     asked = {
         "target_modules": (linear, modules, rule_of(linear)),

@@ -69,14 +69,16 @@ def linear_names(model: PreTrainedModel) -> list[str]:
             for name, module in model.named_modules()
             if isinstance(module, nn.Linear | Conv1D)
             and module is not head
-            and not is_router(module)
+            and not is_odd_linear(module)
         }
     )
 
 
-def is_router(module: nn.Module) -> bool:
-    """Whether it chooses experts: as a linear layer (Llama 4) it still returns a tuple of results.
+def is_odd_linear(module: nn.Module) -> bool:
+    """Whether it is a linear layer by its class only, so that PEFT's wrapper does not fit.
 
-    PEFT's wrapper adds to one result.
+    The wrapper adds to one result of the usual shape: routers (Llama 4) return several, and grouped
+    layers (DeepSeek V4) multiply blocks.
     """
-    return isinstance(module, nn.Linear) and type(module).__name__.endswith("Router")
+    odd = ("Router", "GroupedLinear")
+    return isinstance(module, nn.Linear) and type(module).__name__.endswith(odd)

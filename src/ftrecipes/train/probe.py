@@ -35,7 +35,9 @@ from ftrecipes.train.trial import (
     evaluating,
     refusing,
     relative_error,
+    running,
     tolerance_of,
+    training_without_trace,
 )
 
 _SAMPLE_POSITIONS = 96  # of the two rows together
@@ -57,7 +59,8 @@ def choose_route(model: nn.Module, rows: TokenRows, *, device: torch.device) -> 
 
     Leaves the model's attention implementation as the route needs it, and train or eval mode as it
     was. Call it under the same autocast as the training. Raises ModelError when the model looks
-    ahead (its output at a position depends on later tokens).
+    ahead (its output at a position depends on later tokens), when padding changes what it makes of
+    a row and it can not go without, and when its own forward fails.
     """
     lm = causal_lm(model)
     samples = [torch.from_numpy(ids).to(device) for ids in _sample_rows(rows)]
@@ -68,17 +71,31 @@ def choose_route(model: nn.Module, rows: TokenRows, *, device: torch.device) -> 
             return choose_prompted(model, samples, tolerance)
     own_attention = decoder.config._attn_implementation
     with evaluating(model), torch.no_grad():
-        route = _choose_head(lm, samples[0], tolerance)
-        _check_causal(lm, route, row=samples[0], tolerance=tolerance)
+        with running(lm):
+            route = _choose_head(lm, samples[0], tolerance)
+            _check_causal(lm, route, row=samples[0], tolerance=tolerance)
         try:
             with refusing():
                 _check_flat(lm, route, samples=samples, tolerance=tolerance)
+            way = "rows are laid flat, each attends alone"
+            route = replace(route, flat=True, reason=f"{way}; {route.reason}")
         except Refused as refusal:
             decoder.set_attn_implementation(own_attention)
-            return replace(route, reason=f"rows are padded, because {refusal}; {route.reason}")
-    return replace(
-        route, flat=True, reason=f"rows are laid flat, each attends alone; {route.reason}"
-    )
+            with running(lm):
+                _check_padded(lm, route, samples=samples, tolerance=tolerance)
+            way = f"rows are padded, because {refusal}"
+            route = replace(route, reason=f"{way}; {route.reason}")
+    # some forwards are made otherwise in train mode (Reformer takes multiples of 64 positions only)
+    with running(lm), training_without_trace(model, device), torch.no_grad():
+        _together(lm, route, samples)
+    return route
+
+
+def _together(lm: PreTrainedModel, route: LossRoute, samples: list[Tensor]) -> Tensor:
+    """States of all rows in one micro-batch, at every position."""
+    ids, lengths = torch.cat(samples), tuple(len(row) for row in samples)
+    inputs = (flat_inputs if route.flat else padded_inputs)(ids, lengths)
+    return route.states(lm, inputs, torch.arange(len(ids), device=ids.device))
 
 
 def _sample_rows(rows: TokenRows) -> tuple[np.ndarray, np.ndarray]:
@@ -154,14 +171,33 @@ def _check_causal(
         )
 
 
+def _alone(lm: PreTrainedModel, route: LossRoute, samples: list[Tensor]) -> list[Tensor]:
+    """States of each row by itself."""
+    inputs = [padded_inputs(row, (len(row),)) for row in samples]
+    return [route.states(lm, each, each.slots) for each in inputs]
+
+
+def _check_padded(
+    lm: PreTrainedModel, route: LossRoute, *, samples: list[Tensor], tolerance: Tolerance
+) -> None:
+    """Raise ModelError unless a row padded beside a longer one gives what it gives alone."""
+    expected = torch.cat(_alone(lm, route, samples))
+    error = relative_error(_together(lm, route, samples), expected)
+    difference = error.quantile(tolerance.quantile).item()
+    if difference > tolerance.body:
+        raise ModelError(
+            f"{type(lm).__name__} makes something else of a row that is padded.\n"
+            f"  got: its output differs by {difference:.2%} from that of the row alone\n"
+            "  expected: a model that ignores what its attention_mask leaves out\n"
+            "  do: choose another model"
+        )
+
+
 def _check_flat(
     lm: PreTrainedModel, route: LossRoute, *, samples: list[Tensor], tolerance: Tolerance
 ) -> None:
     """Raise Refused unless rows laid flat give what each gives alone; sets row attention."""
-    alone = []
-    for row in samples:
-        inputs = padded_inputs(row, (len(row),))
-        alone.append(route.states(lm, inputs, inputs.slots))
+    alone = _alone(lm, route, samples)
     decoder = decoder_of(lm)
     decoder.set_attn_implementation(RECORDED_ATTENTION)
     inputs = flat_inputs(samples[0], (len(samples[0]),))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from ftrecipes.config.errors import ModelError
 from ftrecipes.model.attention import UnsupportedAttention
 
 # What a foreign forward raises when it is called in a way it was not made for.
@@ -62,6 +63,37 @@ def refusing() -> Iterator[None]:
     except _FAILURES as error:
         line = " ".join(str(error).split())[:100]
         raise Refused(f"its forward fails otherwise ({type(error).__name__}: {line})") from error
+
+
+@contextmanager
+def running(lm: PreTrainedModel) -> Iterator[None]:
+    """A failure of the model's own forward inside is a ModelError: there is no other way to it."""
+    try:
+        with refusing():
+            yield
+    except Refused as refusal:
+        raise ModelError(
+            f"{type(lm).__name__} can not be trained on rows of tokens alone.\n  got: {refusal}\n"
+            "  expected: a model whose forward takes input_ids and attention_mask of any length\n"
+            "  do: choose another model, or with adapters leave out the module that fails "
+            "(--lora.exclude_modules)"
+        ) from refusal
+
+
+@contextmanager
+def training_without_trace(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """The model in train mode, and afterwards mode and random numbers as if nothing had run.
+
+    (Not the generator of MPS, which torch 2.13 can not fork.)
+    """
+    was_training = model.training
+    forked = [] if device.type in ("cpu", "mps") else [device]
+    with torch.random.fork_rng(forked, device_type=device.type if forked else "cuda"):
+        model.train()
+        try:
+            yield
+        finally:
+            model.train(was_training)
 
 
 def relative_error(states: Tensor, expected: Tensor) -> Tensor:
