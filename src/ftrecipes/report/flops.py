@@ -107,11 +107,12 @@ def _attention(config: PreTrainedConfig, reached: _Reached) -> dict[int | None, 
     layers, heads = _setting(config, "num_hidden_layers"), _setting(config, "num_attention_heads")
     if heads is None:
         return {}
-    keys = _setting(config, "head_dim")
-    if rope := _setting(config, "qk_rope_head_dim"):  # multi-head latent attention
-        keys = rope + _setting(config, "qk_nope_head_dim")
-    elif keys is None and isinstance(heads, int):
-        keys = _setting(config, "hidden_size") // heads
+    keys, hidden = _setting(config, "head_dim"), _setting(config, "hidden_size")
+    rope, rest = (_setting(config, f"qk_{part}_head_dim") for part in ("rope", "nope"))
+    if rope and rest:  # multi-head latent attention
+        keys = rope + rest
+    elif keys is None and isinstance(heads, int) and isinstance(hidden, int):
+        keys = hidden // heads
     values = _setting(config, "v_head_dim") or keys
     if not all(isinstance(number, int) for number in (layers, heads, keys, values)):
         return None
