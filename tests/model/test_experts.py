@@ -1,5 +1,6 @@
 """Experts in 4 bits: loss and gradients of the dequantized model, from packed weights only."""
 
+import gc
 from dataclasses import replace
 
 import bitsandbytes as bnb
@@ -11,7 +12,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from ftrecipes.config.errors import ModelError
 from ftrecipes.config.schema import LoraConfig, QuantizationConfig, RunConfig, TrainConfig
 from ftrecipes.model.adapters import add_adapters
-from ftrecipes.model.experts import PackedParamWrapper, adapt_packed
+from ftrecipes.model.experts import PackedParamWrapper, adapt_packed, pack
 from ftrecipes.model.quantize import is_packed, quantized_share
 from tests import reference, tiny_models
 from tests.model.loading import FLOAT32, load
@@ -216,3 +217,20 @@ def test_eight_bits_leave_experts_at_full_size_and_say_so(folders, caplog):
     assert not experts_of(model)
     assert "mlp.experts.gate_up_proj" in caplog.text
     assert "nor the experts of a mixture in 8 bits" in caplog.text
+
+
+def test_one_parameter_at_a_time_is_at_full_size_while_reading(tmp_path, monkeypatch):
+    """Whenever one is packed, fewer of its size are alive than there are layers."""
+    layers, size = 6, 4 * 2 * 128 * 64
+    tiny_models.save_folder("mixtral", tmp_path, **SIZES, num_hidden_layers=layers)
+    alive = []
+
+    def watched(weight, config):
+        tensors = [x for x in gc.get_objects() if isinstance(x, torch.Tensor)]
+        alive.append(sum(x.numel() == size and x.device.type == "cpu" for x in tensors))
+        return pack(weight, config)
+
+    monkeypatch.setattr("ftrecipes.model.quantizer.pack", watched)
+    load(tmp_path, four_bit())
+    assert len(alive) == 2 * layers
+    assert 1 <= max(alive) <= 2
