@@ -53,10 +53,10 @@ def verify_adapter(model: PeftModel, folder: Path) -> None:
     PEFT. Raises CheckpointError naming the first differences.
     """
     saved, lost = trained_halves(model, load_file(folder / WEIGHTS))
-    trained = _trained(model)
+    initial, trained = initial_tensors(model), _trained(model)
+    trained |= {name: trained[name].to(torch.float32) for name in initial}
     compare(saved, trained=trained, known=adapter_state(model) | trained)
-    if lost:
-        initial = {name: tensor.to(lost[name]) for name, tensor in initial_tensors(model).items()}
+    if initial:
         compare(lost, trained=initial, known=initial)
 
 

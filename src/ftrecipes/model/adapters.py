@@ -16,7 +16,7 @@ from ftrecipes.model.experts import adapt_packed
 from ftrecipes.model.methods import peft_config, start_from_text
 from ftrecipes.model.module_names import linear_names
 from ftrecipes.model.quantize import numel
-from ftrecipes.model.rewritten import keep_initial
+from ftrecipes.model.rewritten import is_rewriting, rewriting_adapter
 from ftrecipes.model.units import freeze_bottom
 
 _WRAPPERS = re.compile(r"(_checkpoint_wrapped_module|_orig_mod|_fsdp_wrapped_module)\.")
@@ -49,9 +49,9 @@ def add_adapters(
                 vocabulary=_vocabulary_size(model, tokenizer),
             )
             check_new_tokens(folder, settings, new_token_ids)
-        adapted = peft.get_peft_model(model, settings)
+        add = rewriting_adapter if is_rewriting(settings) else peft.get_peft_model
+        adapted = add(model, settings)
         adapt_packed(adapted)
-        keep_initial(adapted)
         _store_trainable(adapted, precision)
         if folder is not None:
             load_weights(adapted, folder)

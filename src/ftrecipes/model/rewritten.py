@@ -2,8 +2,9 @@
 
 The base becomes W - s B0 A0, and the adapter starts at B0 A0 (s is its scale). On the unchanged
 base the trained model is W + s (B A - B0 A0), which is plain LoRA of twice the rank:
-A' = [A; A0], B' = [B, -B0]. So it is saved (arXiv:2404.02948, appendix on sharing), and whoever has
-the base can load it. B0 and A0 stay with the model until then, as buffers of the adapters' layers.
+A' = [A; A0], B' = [B, -B0] (PiSSA, arXiv:2404.02948; OLoRA, arXiv:2406.01775). So it is saved, and
+whoever has the base can load it. B0 and A0 stay with the model until then, as float32 buffers of
+the adapters' layers.
 """
 
 import copy
@@ -15,6 +16,7 @@ import torch
 from peft.tuners.lora import Linear as LoraLinear
 from peft.tuners.lora import LoraLayer
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from ftrecipes.config.errors import ModelError
 from ftrecipes.runtime import log
@@ -29,30 +31,30 @@ def is_rewriting(settings: peft.PeftConfig) -> bool:
     return isinstance(settings, peft.LoraConfig) and settings.init_lora_weights in _REWRITING
 
 
-def keep_initial(model: peft.PeftModel) -> None:
-    """Keep what the initialisation took out of the base weights; nothing without such a one.
+def rewriting_adapter(model: PreTrainedModel, settings: peft.LoraConfig) -> peft.PeftModel:
+    """The model with an adapter that starts so, and with what the base lost for it.
 
-    Call it before anything is trained or loaded into the adapter. Raises ModelError for layers that
-    PEFT can not initialise so.
+    PEFT itself would round B0 and A0 to the dtype of the base, after the base has lost them
+    unrounded: it starts here as plain LoRA, and each layer is initialised in float32. Raises
+    ModelError for layers that can not be initialised so, before any is.
     """
-    settings = model.peft_config[_ADAPTER]
-    if not is_rewriting(settings):
-        return
-    rounded = set()
-    for name, layer in _lora_layers(model):
-        _check_layer(name, layer, settings)
-        weight = layer.get_base_layer().weight
-        if weight.dtype != torch.float32 and weight.device.type != "meta":
-            rounded.add(str(weight.dtype).removeprefix("torch."))
-        for buffer, factors in ((_A0, layer.lora_A), (_B0, layer.lora_B)):
-            initial = factors[_ADAPTER].weight.detach().clone()
-            layer.register_buffer(buffer, initial, persistent=False)
-    if rounded:
+    init, settings.init_lora_weights = settings.init_lora_weights, True
+    adapted = peft.get_peft_model(model, settings)
+    settings.init_lora_weights = init
+    layers = list(_lora_layers(adapted))
+    for name, layer in layers:
+        _check_layer(name, layer, init)
+    for _, layer in layers:
+        _rewrite(layer, init)
+    dtypes = {layer.get_base_layer().weight.dtype for _, layer in layers} - {torch.float32}
+    if dtypes and adapted.device.type != "meta":
+        rounded = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
         log.warning(
-            f"{settings.init_lora_weights} rewrites base weights in {', '.join(rounded)} and "
-            "rounds them; the saved adapter is for the unrounded base, so that its outputs differ "
-            "by that rounding from those in training. --dtype float32 makes them equal"
+            f"{init} rewrites base weights in {rounded} and rounds them; the saved adapter is for "
+            "the unrounded base, so that its outputs differ by that rounding from those in "
+            "training. --dtype float32 makes them equal"
         )
+    return adapted
 
 
 def plain_settings(settings: peft.PeftConfig) -> peft.PeftConfig:
@@ -70,13 +72,15 @@ def plain_settings(settings: peft.PeftConfig) -> peft.PeftConfig:
 
 
 def plain_tensors(model: peft.PeftModel, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """`tensors` (name in the file -> live tensor) of the adapter on the unchanged base."""
+    """`tensors` (name in the file -> live tensor) of the adapter on the unchanged base.
+
+    What the initialisation touched is float32, so that B0 A0 is what the base lost.
+    """
     plain = dict(tensors)
     for name, initial in initial_tensors(model).items():
-        if name.endswith("lora_A.weight"):
-            plain[name] = torch.cat([tensors[name], initial.to(tensors[name].dtype)], dim=0)
-        else:
-            plain[name] = torch.cat([tensors[name], -initial.to(tensors[name].dtype)], dim=1)
+        live = tensors[name].to(torch.float32)
+        is_a = name.endswith("lora_A.weight")
+        plain[name] = torch.cat([live, initial if is_a else -initial], dim=0 if is_a else 1)
     return plain
 
 
@@ -87,22 +91,18 @@ def trained_halves(
     trained, lost = dict(saved), {}
     for name in initial_tensors(model).keys() & saved.keys():
         is_a = name.endswith("lora_A.weight")
-        axis = 0 if is_a else 1
-        rank = saved[name].shape[axis] // 2
-        trained[name], rest = (
-            part.contiguous()
-            for part in saved[name].split([rank, saved[name].shape[axis] - rank], axis)
-        )
-        lost[name] = rest if is_a else -rest
+        first, second = saved[name].tensor_split(2, dim=0 if is_a else 1)
+        trained[name] = first.contiguous()
+        lost[name] = second.contiguous() if is_a else -second
     return trained, lost
 
 
 def initial_tensors(model: peft.PeftModel) -> dict[str, Tensor]:
-    """What the base lost: name in the file of the trained factor -> its initial value."""
+    """What the base lost: name in the file of the trained factor -> its initial value, float32."""
     found = {}
     for name, layer in _lora_layers(model):
+        buffers = dict(layer.named_buffers(recurse=False))
         for buffer, factor in ((_A0, "lora_A"), (_B0, "lora_B")):
-            buffers = dict(layer.named_buffers(recurse=False))
             if buffer in buffers:
                 found[f"{name}.{factor}.weight"] = buffers[buffer]
     return found
@@ -114,23 +114,13 @@ def _lora_layers(model: peft.PeftModel) -> Iterator[tuple[str, LoraLayer]]:
             yield name, module
 
 
-def _check_layer(name: str, layer: LoraLayer, settings: peft.LoraConfig) -> None:
-    """Raise ModelError where PEFT initialises in another way or goes wrong."""
-    init, label = (
-        settings.init_lora_weights,
-        f"--lora.init_lora_weights {settings.init_lora_weights}",
-    )
-    if not isinstance(layer, LoraLinear):
+def _check_layer(name: str, layer: LoraLayer, init: str) -> None:
+    label = f"--lora.init_lora_weights {init}"
+    if type(layer) is not LoraLinear:
         raise ModelError(
             f"{label}: only linear layers can start so.\n  got: {name}, of "
             f"{type(layer.get_base_layer()).__name__}\n"
             "  do: leave it out of --lora.target_modules, or choose another initialisation"
-        )
-    if init == "olora" and layer.fan_in_fan_out:
-        # PEFT 0.21 decomposes the weight of a Conv1D without turning it over
-        raise ModelError(
-            f"{label}: PEFT can not do it for transposed layers (Conv1D), as GPT-2 has.\n"
-            f"  got: {name}\n  do: use --lora.init_lora_weights pissa"
         )
     smallest = min(layer.in_features, layer.out_features)
     if layer.r[_ADAPTER] > smallest:
@@ -139,3 +129,21 @@ def _check_layer(name: str, layer: LoraLayer, settings: peft.LoraConfig) -> None
             f"  got: r = {layer.r[_ADAPTER]}, and {name} is {layer.out_features} x "
             f"{layer.in_features}\n  expected: at most {smallest}\n  do: lower --lora.r"
         )
+
+
+def _rewrite(layer: LoraLinear, init: str) -> None:
+    """Initialise one layer in float32, and keep A0 and B0 with it."""
+    base = layer.get_base_layer()
+    dtype, turned = base.weight.dtype, layer.fan_in_fan_out
+    base.weight.data = base.weight.data.to(torch.float32)
+    if init == "pissa":
+        layer.pissa_init(_ADAPTER, init)
+    else:
+        # PEFT 0.21 decomposes the weight of a Conv1D without turning it over
+        base.weight.data = base.weight.data.T if turned else base.weight.data
+        layer.olora_init(_ADAPTER)
+        base.weight.data = base.weight.data.T.contiguous() if turned else base.weight.data
+    base.weight.data = base.weight.data.to(dtype)
+    for buffer, factors in ((_A0, layer.lora_A), (_B0, layer.lora_B)):
+        initial = factors[_ADAPTER].weight.detach().clone()
+        layer.register_buffer(buffer, initial, persistent=False)
