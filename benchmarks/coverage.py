@@ -2,7 +2,8 @@
 
     python benchmarks/coverage.py                      # all types, about ten minutes on two cores
     python benchmarks/coverage.py --types llama,gpt2
-    python benchmarks/coverage.py --write              # all types, into docs/coverage.md
+    python benchmarks/coverage.py --quantization 4bit  # a few types, on 4-bit weights
+    python benchmarks/coverage.py --write              # both in full, into docs/coverage.md
 
 A type is trained by the recipe itself and, row by row, by transformers, PEFT and torch alone; the
 losses of all steps and of the evaluation after them are compared. Each type runs in a process of
@@ -33,6 +34,10 @@ PAGE = ROOT / "docs" / "coverage.md"
 PACKAGES = ("torch", "transformers", "peft", "bitsandbytes")
 LIMIT_SECONDS = 180
 GOOD = {"equal", "refused"}
+QUANTIZED_TYPES = (
+    *("llama", "qwen3", "gpt2", "mixtral", "gpt_oss", "bloom", "opt", "phi3", "gemma2", "falcon"),
+    *("qwen3_moe", "deepseek_v3", "llama4_text", "mamba2"),
+)
 
 
 def main() -> int:
@@ -40,23 +45,33 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--types", help="names of model types, with commas; default: all")
     parser.add_argument("--write", action="store_true", help="write docs/coverage.md as well")
+    parser.add_argument("--quantization", choices=("4bit",), help="on quantized weights")
     options = parser.parse_args()
-    if options.types and options.write:
-        parser.error("the page is written from all types")
-    types = options.types.split(",") if options.types else TYPES
-    attempts = [attempt_alone(model_type) for model_type in types]
-    text = table(attempts)
-    sys.stdout.write(f"{totals(attempts)}\n\n{text}\n")
+    if options.write and (options.types or options.quantization):
+        parser.error("the page is written from everything")
+    usual = QUANTIZED_TYPES if options.quantization else TYPES
+    types = options.types.split(",") if options.types else usual
+    attempts = attempt_all(types, options.quantization or "none")
     if options.write:
-        PAGE.write_text(page(attempts), encoding="utf-8")
+        quantized = attempt_all(QUANTIZED_TYPES, "4bit")
+        PAGE.write_text(page(attempts, quantized), encoding="utf-8")
+        attempts += quantized
     return 0 if all(attempt.outcome in GOOD for attempt in attempts) else 1
 
 
-def attempt_alone(model_type: str) -> Attempt:
+def attempt_all(types: Iterable[str], quantization: str) -> list[Attempt]:
+    """Try the types and print their table."""
+    attempts = [attempt_alone(model_type, quantization) for model_type in types]
+    sys.stdout.write(f"{totals(attempts)}\n\n{table(attempts)}\n\n")
+    sys.stdout.flush()
+    return attempts
+
+
+def attempt_alone(model_type: str, quantization: str) -> Attempt:
     """The attempt in a forked process, with a limit on its time."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_send_attempt, args=(model_type, sender))
+    process = context.Process(target=_send_attempt, args=(model_type, quantization, sender))
     process.start()
     sender.close()
     result = Attempt(model_type, "crashed", why=f"no end within {LIMIT_SECONDS} s")
@@ -71,7 +86,7 @@ def attempt_alone(model_type: str) -> Attempt:
     return result
 
 
-def _send_attempt(model_type: str, sender: Connection) -> None:
+def _send_attempt(model_type: str, quantization: str, sender: Connection) -> None:
     with (
         open(os.devnull, "w", encoding="utf-8") as nowhere,
         tempfile.TemporaryDirectory() as folder,
@@ -79,10 +94,10 @@ def _send_attempt(model_type: str, sender: Connection) -> None:
         # what libraries write while a model is built and saved is not of interest
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
-        sender.send(try_type(model_type, Path(folder)))
+        sender.send(try_type(model_type, Path(folder), quantization=quantization))
 
 
-def page(attempts: list[Attempt]) -> str:
+def page(attempts: list[Attempt], quantized: list[Attempt]) -> str:
     """docs/coverage.md."""
     versions = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
     return "\n".join(
@@ -92,12 +107,19 @@ def page(attempts: list[Attempt]) -> str:
             "<!-- Written by `python benchmarks/coverage.py --write`; do not edit. -->",
             "",
             totals(attempts),
+            f"In 4 bits: {totals(quantized)}",
             "",
             f"{datetime.now(UTC).date()}, {versions}, two CPU cores, float32.",
             "",
             INTRODUCTION,
             "",
             table(attempts),
+            "",
+            "## On 4-bit weights",
+            "",
+            QUANTIZED,
+            "",
+            table(quantized),
             "",
             "## Not tried",
             "",
@@ -119,6 +141,12 @@ losses of the steps and of the evaluation after them; up to 3e-5 is rounding, wh
 *full*: by the model, at every position. *refused*: the recipe says before training why not.
 `seconds` are those of the recipe, saving included."""
 
+QUANTIZED = """\
+The same with `--quantization 4bit` (nf4, double quantization). The reference takes the weights that
+bitsandbytes makes of each linear layer and of each three-dimensional parameter of experts, rounded
+and multiplied at full size. `quantized` is the share of the weights that are stored in 4 bits (the
+embedding and the head, which are not, weigh much in a model this small)."""
+
 
 def totals(attempts: list[Attempt]) -> str:
     """One sentence with the numbers."""
@@ -129,10 +157,14 @@ def totals(attempts: list[Attempt]) -> str:
     return f"{len(attempts)} types tried: {counts} ({ways})."
 
 
-def table(attempts: Iterable[Attempt]) -> str:
+def table(attempts: list[Attempt]) -> str:
     """Markdown, one line a type."""
+    rows = [row_of(attempt) for attempt in attempts]
     heads = ("type", "outcome", "path", "difference", "seconds", "why")
-    return "\n".join(markdown(heads, map(row_of, attempts)))
+    if any(attempt.share for attempt in attempts):
+        heads = (*heads, "quantized")
+        rows = [(*row, attempt.share) for row, attempt in zip(rows, attempts, strict=True)]
+    return "\n".join(markdown(heads, rows))
 
 
 def row_of(attempt: Attempt) -> tuple[str, ...]:

@@ -8,13 +8,17 @@ noise of near-zero gradients sends tokens of some mixtures to other experts.)
 
 import json
 import logging
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from bitsandbytes.functional import dequantize_4bit, quantize_4bit
 from peft import PeftConfig, get_peft_model
+from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.pytorch_utils import Conv1D
 
 from ftrecipes.config.errors import RecipeError
 from ftrecipes.finetuning import main
@@ -33,6 +37,7 @@ HEADS = {
     "logits are made at once": "own",
     "logits are made at every position": "full",
 }
+SHARE = re.compile(r"(\d+%) of the weights are quantized")
 
 
 @dataclass(frozen=True)
@@ -45,16 +50,17 @@ class Attempt:
     why: str = ""
     difference: float | None = None
     seconds: float = 0.0
+    share: str = ""  # of the weights that are quantized
 
 
-def try_type(model_type: str, folder: Path) -> Attempt:
+def try_type(model_type: str, folder: Path, *, quantization: str = "none") -> Attempt:
     """Train the type for STEPS steps in `folder` and compare; what goes wrong is the outcome."""
     try:
         save_inputs(model_type, folder)
         began = time.perf_counter()
-        losses, reason = train(folder)
+        losses, heard = train(folder, quantization)
         seconds = time.perf_counter() - began
-        expected = expected_losses(folder)
+        expected = expected_losses(folder, quantization)
     except RecipeError as error:
         why = " ".join(line.strip() for line in str(error).splitlines()[:2])
         return Attempt(model_type, "refused", why=why)
@@ -64,8 +70,10 @@ def try_type(model_type: str, folder: Path) -> Attempt:
     outcome = "equal" if difference < TOLERANCE else "differs"
     if abs(expected[STEPS - 1] - expected[0]) < 100 * TOLERANCE * expected[0]:
         outcome = "unmoved"  # the comparison would see no wrong gradient
-    path, why = path_of(reason)
-    return Attempt(model_type, outcome, path, why, difference, seconds)
+    path, why = path_of(next(line for line in heard if "logits are made" in line))
+    shares = [SHARE.search(line) for line in heard]
+    share = next((found[1] for found in shares if found), "")
+    return Attempt(model_type, outcome, path, why, difference, seconds, share)
 
 
 def save_inputs(model_type: str, folder: Path) -> None:
@@ -90,8 +98,8 @@ def save_inputs(model_type: str, folder: Path) -> None:
         (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
 
 
-def train(folder: Path) -> tuple[list[float], str]:
-    """The recipe: losses of its steps and of its last evaluation, and the reason of its route."""
+def train(folder: Path, quantization: str) -> tuple[list[float], list[str]]:
+    """The recipe: losses of its steps and of its last evaluation, and what it logged."""
     heard = Listener()
     logger = logging.getLogger("ftrecipes")
     logger.addHandler(heard)
@@ -110,22 +118,24 @@ def train(folder: Path) -> tuple[list[float], str]:
         gradient_clipping_threshold=MAX_NORM,
         seed=SEED,
         device="cpu",
-        **{"data.val_file": folder / "validation.jsonl"},
+        **{"data.val_file": folder / "validation.jsonl", "quantization": quantization},
     )
     lines = (folder / "out" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     metrics = [json.loads(line) for line in lines]
     steps = [line["loss"] for line in metrics if line["kind"] == "step"]
     last = [line["loss"] for line in metrics if line["kind"] == "evaluation"][-1]
-    return [*steps, last], next(text for text in heard.messages if "logits are made" in text)
+    return [*steps, last], heard.messages
 
 
-def expected_losses(folder: Path) -> list[float]:
+def expected_losses(folder: Path, quantization: str) -> list[float]:
     """The same from transformers, PEFT and torch.optim.AdamW alone, row by row."""
     tokenizer = AutoTokenizer.from_pretrained(folder / "model")
     rows, val_rows = (
         reference.chat_rows(folder / f"{name}.jsonl", tokenizer) for name in ("train", "validation")
     )
     base = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
+    if quantization == "4bit":
+        round_weights(base)
     settings = PeftConfig.from_pretrained(folder / "out")
     settings.inference_mode = False
     torch.manual_seed(SEED)
@@ -133,6 +143,26 @@ def expected_losses(folder: Path) -> list[float]:
     model.train()
     losses = reference.train(model, [rows] * STEPS, lr=LR, max_norm=MAX_NORM)
     return [*losses, reference.evaluate(model, val_rows)]
+
+
+@torch.no_grad()
+def round_weights(model: nn.Module) -> None:
+    """Replace all weights that are to be quantized by what bitsandbytes makes of them."""
+    for module in model.modules():
+        # transformers converts no subclass (routers of Llama 4, all layers of Falcon), and no head
+        linear = type(module) in (nn.Linear, Conv1D) and module is not model.get_output_embeddings()
+        for parameter in module.parameters(recurse=False):
+            if parameter.dim() == 2 and linear:
+                # GPT-2's layers keep [in, out]; bitsandbytes has [out, in]
+                weight = parameter.T if isinstance(module, Conv1D) else parameter
+            elif parameter.dim() == 3 and type(module).__name__.endswith("Experts"):
+                weight = parameter
+            else:
+                continue
+            packed = quantize_4bit(
+                weight.contiguous(), quant_type="nf4", compress_statistics=True, blocksize=64
+            )
+            weight.copy_(dequantize_4bit(*packed))
 
 
 class Listener(logging.Handler):

@@ -1,0 +1,82 @@
+"""The script of docs/coverage.md: a few types through it, and whether the page knows all types."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks import coverage, coverage_run
+from benchmarks.coverage_run import TOLERANCE, Attempt, try_type
+from tests.tiny_families import TYPES, UNBUILT
+
+PAGE = Path(__file__).parents[2] / "docs" / "coverage.md"
+
+
+@pytest.mark.parametrize(
+    ("model_type", "quantization", "path"),
+    [
+        ("llama", "none", "flat, chunked"),
+        ("bloom", "none", "padded, chunked"),
+        ("mllama", "none", "padded, own"),
+        ("mixtral", "4bit", "flat, chunked"),
+    ],
+)
+def test_a_type_trains_as_plain_peft_does(model_type, quantization, path, tmp_path):
+    attempt = try_type(model_type, tmp_path, quantization=quantization)
+    assert (attempt.outcome, attempt.path) == ("equal", path), attempt
+    assert 0 <= attempt.difference < TOLERANCE
+    assert bool(attempt.share) == (quantization == "4bit")
+    assert bool(attempt.why) == path.startswith("padded")
+
+
+def test_a_type_that_can_not_be_trained_is_refused_with_the_reason(tmp_path):
+    attempt = try_type("xlnet", tmp_path)
+    assert attempt.outcome == "refused"
+    assert "looks ahead" in attempt.why
+
+
+def test_what_is_wrong_is_seen(tmp_path, monkeypatch):
+    """Another rate from the second step on, no movement at all, and a type that does not exist."""
+    train = coverage_run.reference.train
+
+    def slower(model, steps, *, lr, max_norm):
+        return train(model, steps, lr=lambda step: lr / (1 + step), max_norm=max_norm)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(coverage_run.reference, "train", slower)
+        assert try_type("llama", tmp_path / "rate").outcome == "differs"
+    with monkeypatch.context() as patch:
+        patch.setattr(coverage_run, "LR", 1e-9)
+        assert try_type("llama", tmp_path / "still").outcome == "unmoved"
+    assert try_type("lama", tmp_path / "none").outcome == "crashed"
+
+
+def test_a_type_alone_comes_back_from_its_process():
+    assert coverage.attempt_alone("gpt2", "none").outcome == "equal"
+
+
+def test_the_table_has_a_line_a_type_and_the_totals_count_them():
+    attempts = [
+        Attempt("a", "equal", "flat, chunked", "", 1e-7, 0.5, "80%"),
+        Attempt("b", "refused", why="no | room"),
+    ]
+    assert coverage.totals(attempts) == "2 types tried: 1 equal, 1 refused (1 flat)."
+    assert coverage.table(attempts).splitlines()[2:] == [
+        "| a | equal | flat, chunked | 1.0e-07 | 0.5 |  | 80% |",
+        "| b | refused |  |  |  | no \\| room |  |",
+    ]
+
+
+def test_the_page_has_every_type_and_no_fault():
+    """Types, not numbers: a new one must be tried before the page says that all are."""
+    tables = [section_types(title) for title in ("# Model types", "## On 4-bit", "## Not tried")]
+    assert tables == [TYPES, list(coverage.QUANTIZED_TYPES), sorted(UNBUILT)]
+    assert len(TYPES) >= 190
+    outcomes = set(re.findall(r"^\| [\w-]+ \| (\w+) \| [^|]* \| [^|]* \|", PAGE.read_text(), re.M))
+    assert outcomes - {"outcome"} <= coverage.GOOD
+
+
+def section_types(title: str) -> list[str]:
+    """First cells of the table below a heading, without its head."""
+    section = PAGE.read_text(encoding="utf-8").split(f"{title}", 1)[1].split("\n## ", 1)[0]
+    return re.findall(r"^\| ([\w-]+) \|", section, re.M)[1:]
