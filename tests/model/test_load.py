@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, RwkvConfig
 
 from ftrecipes.config.errors import ModelError
 from ftrecipes.config.precision import resolve_precision
@@ -91,3 +92,12 @@ def test_gguf_file(tmp_path):
     assert load_tokenizer(source)(text).input_ids == tokenizer(text).input_ids
     with pytest.raises(ModelError, match=r"not yet on a \.gguf file"):
         load(path, QuantizationConfig(method="4bit"))
+
+
+def test_a_type_that_packs_its_weights_anew_is_refused(tmp_path):
+    config = RwkvConfig(
+        vocab_size=16, hidden_size=32, attention_hidden_size=32, num_hidden_layers=2
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=r"rescales them(.|\n)*rwkv(.|\n)*8bit"):
+        load(tmp_path, QuantizationConfig(method="4bit"))

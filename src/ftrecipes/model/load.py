@@ -25,6 +25,7 @@ def load_model(
     use_cache=False. Raises ModelError when weights are missing or can not be read, for experts that
     4-bit can not take, and for 4-bit or 8-bit on a .gguf file.
     """
+    _check_type(source, config.quantization.method)
     quantization = bitsandbytes_config(config.quantization, precision)
     if source.stored is not None:
         quantization = stored_config(source.stored)
@@ -61,6 +62,15 @@ def sketch_model(source: ModelSource) -> PreTrainedModel:
     with loading(source.name), torch.device("meta"):
         return AutoModelForCausalLM.from_config(
             copy.deepcopy(source.config), trust_remote_code=source.trust_remote_code
+        )
+
+
+def _check_type(source: ModelSource, method: str) -> None:
+    """transformers' Rwkv divides its own weights in evaluation, and packs them anew, by fp4."""
+    if method == "4bit" and source.config.model_type == "rwkv":
+        raise ModelError(
+            f"4-bit weights do not work with {source.name}: its type rescales them in evaluation.\n"
+            "  got: model_type rwkv\n  do: use --quantization 8bit, or leave it out"
         )
 
 

@@ -23,7 +23,7 @@ from ftrecipes.config.precision import Precision
 from ftrecipes.config.schema import QuantizationConfig
 from ftrecipes.config.stored import Stored
 from ftrecipes.model.experts import open_packed
-from ftrecipes.model.quantizer import FourBitConfig
+from ftrecipes.model.quantizer import EightBitConfig, FourBitConfig
 from ftrecipes.runtime import log
 
 ENOUGH_QUANTIZED = 0.8
@@ -37,7 +37,7 @@ def bitsandbytes_config(
     if quantization.method == "none":
         return None
     if quantization.method == "8bit":
-        return BitsAndBytesConfig(load_in_8bit=True)
+        return EightBitConfig(load_in_8bit=True)
     return FourBitConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type=quantization.quant_type,

@@ -1,8 +1,8 @@
-"""4-bit loading that takes the experts of mixtures too, each as soon as it has been read.
+"""Loading in 4 or 8 bits as bitsandbytes does, with the experts of mixtures and without routers.
 
 Through the hooks of transformers for quantization methods of one's own
-(https://huggingface.co/docs/transformers/quantization/contribute): of the experts at full size
-there is one parameter on the device at a time.
+(https://huggingface.co/docs/transformers/quantization/contribute): each weight is quantized as soon
+as it has been read, so that the device holds one at full size at a time.
 """
 
 from torch import Tensor, nn
@@ -10,19 +10,38 @@ from transformers import BitsAndBytesConfig
 from transformers.integrations.bitsandbytes import Bnb4bitQuantize
 from transformers.quantizers.auto import register_quantization_config, register_quantizer
 from transformers.quantizers.quantizer_bnb_4bit import Bnb4BitHfQuantizer
+from transformers.quantizers.quantizer_bnb_8bit import Bnb8BitHfQuantizer
 
 from ftrecipes.model.experts import check_experts, expert_weights, pack
 
-METHOD = "ftrecipes_4bit"
+FOUR_BIT, EIGHT_BIT = "ftrecipes_4bit", "ftrecipes_8bit"
 
 
-@register_quantization_config(METHOD)
+@register_quantization_config(FOUR_BIT)
 class FourBitConfig(BitsAndBytesConfig):
-    """The settings of bitsandbytes, under a name that leads to the quantizer below."""
+    """The settings of bitsandbytes, under a name that leads to a quantizer below."""
 
     def __init__(self, **settings):
         super().__init__(**settings)
-        self.quant_method = METHOD
+        self.quant_method = FOUR_BIT
+
+
+@register_quantization_config(EIGHT_BIT)
+class EightBitConfig(BitsAndBytesConfig):
+    """The same for 8 bits."""
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.quant_method = EIGHT_BIT
+
+
+class _KeepsRouters:
+    """Routers are small, choose the experts, and read their weights past their layers (LongCat)."""
+
+    @staticmethod
+    def get_modules_to_not_convert(model: nn.Module, *settings, **others) -> list[str]:
+        kept = Bnb4BitHfQuantizer.get_modules_to_not_convert(model, *settings, **others)
+        return kept + [n for n, m in model.named_modules() if type(m).__name__.endswith("Router")]
 
 
 def _split(model: nn.Module, name: str) -> tuple[nn.Module, str]:
@@ -43,9 +62,14 @@ class _Quantize(Bnb4bitQuantize):
         return packed | super().convert(rest, model=model, **others)
 
 
-@register_quantizer(METHOD)
-class FourBitQuantizer(Bnb4BitHfQuantizer):
-    """bitsandbytes' own, and the experts."""
+@register_quantizer(EIGHT_BIT)
+class EightBitQuantizer(_KeepsRouters, Bnb8BitHfQuantizer):
+    """bitsandbytes' own, without routers."""
+
+
+@register_quantizer(FOUR_BIT)
+class FourBitQuantizer(_KeepsRouters, Bnb4BitHfQuantizer):
+    """bitsandbytes' own, without routers, and with the experts."""
 
     def param_needs_quantization(self, model: nn.Module, param_name: str, **others) -> bool:
         module, last = _split(model, param_name)

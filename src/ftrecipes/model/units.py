@@ -45,7 +45,9 @@ def freeze_bottom(model: PreTrainedModel, count: int) -> None:
 
 def _find(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
     """(name in the model, list)."""
-    length = model.config.get_text_config().num_hidden_layers
+    settings = model.config.get_text_config()
+    own_name = settings.attribute_map.get("num_hidden_layers", "num_hidden_layers")
+    length = settings.to_dict().get(own_name)
     lists = {n: m for n, m in model.named_modules() if isinstance(m, nn.ModuleList)}
     fitting = [name for name, modules in lists.items() if len(modules) == length]
     if not fitting or not length:
