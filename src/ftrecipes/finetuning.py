@@ -4,7 +4,7 @@
 it are imported inside the stages, because settings are checked before anything heavy is loaded.
 """
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from ftrecipes.checkpoint.record import RunRecord
-    from ftrecipes.checkpoint.result import Numbers, Result
-    from ftrecipes.data.prompts import Prompt
     from ftrecipes.data.rows import TokenRows
     from ftrecipes.model.resolve import ModelSource
     from ftrecipes.runtime.world import World
@@ -53,12 +51,14 @@ def run(config: RunConfig) -> "TrainState":
     """Train as `config` says, leave the result in `output_dir`, return where training ended."""
     from ftrecipes.checkpoint.record import record_run
     from ftrecipes.checkpoint.result import Result, rehearse_saving
+    from ftrecipes.data.prompts import read_prompts
     from ftrecipes.model.resolve import load_tokenizer, resolve_source, settle_quantization
     from ftrecipes.model.vocabulary import add_new_tokens
     from ftrecipes.optim.optimizer import check_device
     from ftrecipes.report.trackers import rehearse_trackers
     from ftrecipes.runtime.seed import seed_everything
     from ftrecipes.runtime.world import start_world
+    from ftrecipes.train.run import train_and_save
 
     world = start_world(config.train.device)
     check_device(config.train.optimizer, world.device.type)
@@ -84,7 +84,7 @@ def run(config: RunConfig) -> "TrainState":
         config = settle_context_length(config, source)
         precision = settle_precision(config, source, world)
         rows, val_rows = splits = read_rows(config, tokenizer, record)
-        prompts = read_sample_prompts(config, tokenizer, source)
+        prompts = read_prompts(config.samples, tokenizer, limit=position_limit(config, source))
         highest_id = max(
             *(int(split.input_ids.max()) for split in splits if split),
             *(max(prompt.ids) for prompt in prompts),
@@ -104,59 +104,6 @@ def run(config: RunConfig) -> "TrainState":
         )
 
 
-def train_and_save(
-    result: "Result",
-    rows: "TokenRows",
-    val_rows: "TokenRows | None",
-    prompts: "list[Prompt]",
-    *,
-    folder: Path,
-    record: "RunRecord",
-    precision: Precision,
-    world: "World",
-) -> "TrainState":
-    """Train the model of `result`, and put what came of it into `folder`, however it ended."""
-    from ftrecipes.runtime.signals import stops_deferred
-    from ftrecipes.train.build import open_training
-    from ftrecipes.train.loop import train
-    from ftrecipes.train.state import TrainState
-
-    config, state = result.config, TrainState()
-
-    def save() -> None:
-        # While `folder` holds an earlier result, this run's record and `best` are elsewhere, and
-        # the `best` in it is the earlier run's.
-        keep_best = record.folder == folder
-        with stops_deferred():
-            if result.save(folder, state=asdict(state), keep_best=keep_best):
-                record.settle()
-
-    def save_best(numbers: "Numbers") -> None:
-        with stops_deferred():
-            result.save_best(record.folder, state=numbers)
-
-    try:
-        with open_training(
-            *(config, result.model, rows, val_rows),
-            tokenizer=result.tokenizer,
-            prompts=prompts,
-            save_best=save_best if config.train.save_model and config.saving.best else None,
-            metrics=record.folder / "metrics.jsonl",
-            precision=precision,
-            world=world,
-            state=state,
-        ) as training:
-            train(training)
-    except BaseException:
-        # Whatever ended the training: its steps may be the work of hours.
-        if state.updates:
-            log.warning(f"training ended after step {state.step}; saving what was trained")
-            save()
-        raise
-    save()
-    return state
-
-
 def fingerprints(source: "ModelSource", tokenizer: "PreTrainedTokenizerBase") -> dict[str, str]:
     """What run.json keeps of model and tokenizer, to tell later whether they are the same."""
     from ftrecipes.checkpoint.record import fingerprint
@@ -171,9 +118,9 @@ def fingerprints(source: "ModelSource", tokenizer: "PreTrainedTokenizerBase") ->
 
 def settle_context_length(config: RunConfig, source: "ModelSource") -> RunConfig:
     """`config` with a context length that the model can take."""
-    if source.max_length is None:
+    limit, virtual = position_limit(config, source), virtual_tokens(config)
+    if limit is None:
         return config
-    limit, virtual = source.max_length - virtual_tokens(config), virtual_tokens(config)
     if limit < 2:
         raise ConfigError(
             f"The virtual tokens leave no room for rows.\n  got: {virtual} of them\n"
@@ -185,6 +132,11 @@ def settle_context_length(config: RunConfig, source: "ModelSource") -> RunConfig
     beside = f" beside {virtual} virtual tokens" if virtual else ""
     log.info(f"context_length is {limit}, the longest row that this model takes{beside}")
     return replace(config, train=replace(config.train, context_length=limit))
+
+
+def position_limit(config: RunConfig, source: "ModelSource") -> int | None:
+    """Positions of the model that virtual tokens leave for others; None = no limit known."""
+    return None if source.max_length is None else source.max_length - virtual_tokens(config)
 
 
 def settle_precision(config: RunConfig, source: "ModelSource", world: "World") -> Precision:
@@ -231,22 +183,6 @@ def read_rows(
             "--data.val_file makes some)"
         )
     return splits
-
-
-def read_sample_prompts(
-    config: RunConfig, tokenizer: "PreTrainedTokenizerBase", source: "ModelSource"
-) -> "list[Prompt]":
-    """The prompts that the model answers while it trains; none unless the settings name a file."""
-    from ftrecipes.data.prompts import read_prompts
-
-    path, longest = config.samples.prompts, source.max_length
-    if path is None:
-        return []
-    return read_prompts(
-        *(path, tokenizer),
-        max_new_tokens=config.samples.max_new_tokens,
-        limit=None if longest is None else longest - virtual_tokens(config),
-    )
 
 
 def rehearse(

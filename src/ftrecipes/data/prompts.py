@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from transformers import PreTrainedTokenizerBase
 
 from ftrecipes.config.errors import DataError
+from ftrecipes.config.sections import SamplesConfig
 from ftrecipes.data.encode import opening_ids
 from ftrecipes.data.fields import words
 from ftrecipes.data.files import read_file
@@ -52,22 +53,26 @@ def encode_prompt(
 
 
 def read_prompts(
-    path: str, tokenizer: PreTrainedTokenizerBase, *, max_new_tokens: int, limit: int | None
+    samples: SamplesConfig, tokenizer: PreTrainedTokenizerBase, *, limit: int | None
 ) -> list[Prompt]:
     """The prompts of a file: the lines of a .txt, or rows with `prompt` or `messages` of a .jsonl.
 
-    `limit` is the positions of the model; an answer ends there at the latest. Raises DataError that
-    names the lines that can not be used.
+    `limit` is the positions of the model; an answer ends there at the latest. None without a file.
+    Raises DataError that names the lines that can not be used.
     """
+    path = samples.prompts
+    if path is None:
+        return []
     raw = read_file(path)
     if len(raw) == 0:
         raise DataError(f"--samples.prompts {path}: the file holds no prompt.\n  do: add one")
+    longest = samples.max_new_tokens
     prompts, faults = [], []
     for index, row in enumerate(raw.rows):
         try:
             messages = _dialog(row)
             ids = encode_prompt(tokenizer, messages)
-            room = max_new_tokens if limit is None else min(max_new_tokens, limit - len(ids))
+            room = longest if limit is None else min(longest, limit - len(ids))
             if room <= 0:
                 raise RowFault(f"{len(ids)} positions; this model takes fewer than {limit}")
         except (RowFault, PromptRefused) as fault:
