@@ -21,6 +21,7 @@ PARTS = [
 
 @pytest.mark.parametrize("family", WITH_TEMPLATE)
 def test_a_dialog_is_what_the_template_writes_and_only_the_answers_are_trained(family):
+    """M07, M10: the tokenizer's own ids, and labels in both answers, marks for them or not."""
     tokenizer = build_tokenizer(family, add_bos=True)
     row = chat("What is it?", "Paris.", "Sure?", "<think>\nhm\n</think>\n\nYes, Paris.")
     pieces = pieces_of(family, row["messages"])

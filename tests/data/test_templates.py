@@ -164,3 +164,10 @@ def test_answers_that_can_not_be_told_apart_are_refused(turn, fault):
     tokenizer.chat_template = "{% for m in messages %}" + turn + "{% endfor %}"
     with pytest.raises(DataError, match=f"test rows row 1: the chat template.*{fault}"):
         tokenize([chat("Hi", "hm</think>", "Ho", "yes")], tokenizer)
+
+
+def test_thoughts_that_the_prompt_opens_are_not_trained_in_an_earlier_answer_either():
+    tokenizer = build_tokenizer("thinking")
+    row = chat("1+1?", "hm</think><think>\n2", "2+2?", "4")
+    [(_, labels)] = rows_of(tokenize([row], tokenizer))
+    assert trained_text(tokenizer, labels) == "2<|im_end|>4<|im_end|>"

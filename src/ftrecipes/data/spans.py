@@ -72,8 +72,9 @@ class SpanFinder:
         if prompt_end is not None:
             # What a template writes between prompt and answer is the model's (opened thoughts, the
             # space of the first word), but a header is not when there is no generation prompt.
-            between = self.text[prompt_end:start]
-            if self.template.has_prompt or not between.strip():
+            if self.template.has_prompt:
+                start = min(prompt_end, end)
+            elif not self.text[prompt_end:start].strip():
                 start = min(start, prompt_end)
         ending = ending_here.partition(mark)[2]
         common = common_prefix(behind, ending)
