@@ -25,7 +25,9 @@ VALIDATION = random_rows([3, 9, 5], seed=1)
 class Run:
     """A training in a folder, and the lines it wrote."""
 
-    def __init__(self, folder, *, loader, model=None, validation=VALIDATION, **settings):
+    def __init__(
+        self, folder, *, loader, model=None, validation=VALIDATION, save_best=None, **settings
+    ):
         self.path = folder / "metrics.jsonl"
         self.model = model or Bigram()
         self.config = replace(TrainConfig(), **{"lr": 0.05, "num_epochs": 1} | settings)
@@ -37,6 +39,7 @@ class Run:
         )
         self.schedule = build_schedule(self.config, steps)
         self.state = TrainState()
+        self.save_best = save_best
         self.loader = loader
         self.val_loader = validation and ToyLoader(validation, plan=[])
         self.settings = {"config": self.config, "precision": FLOAT32, "device": CPU}
@@ -55,6 +58,7 @@ class Run:
                 val_loader=self.val_loader,
                 recorder=recorder,
                 state=self.state,
+                save_best=self.save_best,
             )
             train(training)
         return self.state
