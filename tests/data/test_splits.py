@@ -128,3 +128,18 @@ def test_validation_files_may_be_a_folder(write, tmp_path):
     rows, val_rows = read_splits(run, TOKENIZER)
     assert len(rows) == 3
     assert val_rows.sources[1:3] == ["a.jsonl line 2", "b.jsonl line 1"]
+
+
+def test_the_context_length_of_the_flags_is_that_of_the_rows(tmp_path):
+    """M21: a system text of 300 words before a long answer."""
+    system = {"role": "system", "content": "the " * 300}
+    turns = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "fox " * 600}]
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"messages": [system, *turns]}) + "\n")
+    train = TrainConfig(dataset=str(path), context_length=512)
+    rows, _ = read_splits(RunConfig(train=train), build_tokenizer("chatml"))
+    assert rows.lengths.max() == 512
+    assert 0 < rows.num_tokens < 512
+    train = replace(train, context_length=64)
+    with pytest.raises(DataError, match="within --context_length 64"):
+        read_splits(RunConfig(train=train), build_tokenizer("chatml"))
