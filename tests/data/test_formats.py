@@ -1,5 +1,9 @@
 """Formats by their columns, columns by other names, and rows that are no dialogs."""
 
+import json
+import re
+from pathlib import Path
+
 import pytest
 
 from ftrecipes.config.errors import DataError
@@ -7,6 +11,7 @@ from ftrecipes.data.rows import IGNORED
 from tests.data.dialogs import chat, rows_of, tokenize, trained_text
 from tests.tiny_tokenizers import build_tokenizer
 
+PAGE = Path(__file__).parents[2] / "docs" / "data.md"
 CHATML = build_tokenizer("chatml")
 PLAIN = build_tokenizer("none", add_bos=True)
 TURNS = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
@@ -37,6 +42,22 @@ def test_one_dialog_in_every_format(name):
         assert ids == expected
         if name != "text":
             assert trained_text(CHATML, labels) == "Hello<|im_end|>"
+
+
+def test_the_rows_of_the_documentation():
+    """All eight are read as they stand; the answer is what is trained of them."""
+    blocks = re.findall(r"^```json\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    rows = [json.loads(line) for block in blocks for line in block.splitlines()]
+    *texts, tokens, calls = rows
+    assert len(texts) == 6
+    tokenizer = build_tokenizer("qwen")
+    for row in texts:
+        [(_, labels)] = rows_of(tokenize([row], tokenizer))
+        assert "Paris" in trained_text(tokenizer, labels)
+    with pytest.raises(DataError, match="outside the vocabulary"):
+        tokenize([tokens], tokenizer)
+    [(_, labels)] = rows_of(tokenize([calls], tokenizer))
+    assert trained_text(tokenizer, labels).endswith("</tool_call><|im_end|>It does.<|im_end|>")
 
 
 def test_tokens_by_name_and_column():

@@ -10,8 +10,8 @@ from ftrecipes.data.formats import choose_reader
 from ftrecipes.data.readers import alpaca_prompt
 from ftrecipes.data.rows import IGNORED, collect_rows
 from tests.data.dialogs import pieces_of
-from tests.data.test_tools import TOOL, calls, says
 from tests.data.token_bytes import expected_labels
+from tests.data.tool_dialogs import TOOL, calls, says
 from tests.tiny_tokenizers import FAMILIES, TOOL_FAMILIES, build_tokenizer
 
 THOROUGH = settings(max_examples=60, deadline=None, derandomize=True)

@@ -4,50 +4,10 @@ import json
 
 import pytest
 
-from ftrecipes.config.errors import DataError
 from tests.data.dialogs import rows_of, tokenize, trained_text
+from tests.data.tool_dialogs import ARGUMENTS, ASKED, CALL, TOOL, call, calls, dialog, result, says
 from tests.tiny_tokenizers import build_tokenizer
 
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "rain",
-        "description": "Tells whether it rains.",
-        "parameters": {"type": "object", "properties": {"town": {"type": "string"}}},
-    },
-}
-ARGUMENTS = {"town": "K\u00f6ln", "days": 2, "exact": True}
-CALL = '{"name": "rain", "arguments": {"town": "K\u00f6ln", "days": 2, "exact": true}}'
-
-
-def call(arguments=None, *, number="1", name="rain") -> dict:
-    given = json.dumps(ARGUMENTS, ensure_ascii=False) if arguments is None else arguments
-    return {
-        "id": f"call{number}",
-        "type": "function",
-        "function": {"name": name, "arguments": given},
-    }
-
-
-def calls(*made, **more) -> dict:
-    return {"role": "assistant", "content": None, "tool_calls": list(made), **more}
-
-
-def says(role: str, content: str, **more) -> dict:
-    return {"role": role, "content": content, **more}
-
-
-def result(content="yes", number="1") -> dict:
-    return says("tool", content, tool_call_id=f"call{number}")
-
-
-def dialog(*messages: dict, tools=(TOOL,)) -> dict:
-    return {"messages": list(messages), "tools": list(tools)}
-
-
-ASKED = dialog(
-    says("user", "Does it rain?"), calls(call()), result(), says("assistant", "It does.")
-)
 TWICE = dialog(
     *ASKED["messages"],
     says("user", "And now?"),
@@ -199,40 +159,6 @@ def test_thoughts_of_an_earlier_turn_with_calls():
     )
 
 
-@pytest.mark.parametrize(
-    ("family", "row", "fault"),
-    [
-        ("llama3", ASKED | {"messages": [says("user", "Hi"), says("assistant", "Ho")]}, "tools"),
-        ("chatml", ASKED, "leaves the tools out"),
-        ("deepseek", ASKED, "leaves the tools out"),
-        ("llama3_tools", dialog(says("user", "Hi"), calls(call(), call())), "one tool call"),
-        ("mistral_tools", dialog(says("user", "a"), calls({"function": call()["function"]})), "id"),
-        (
-            "llama3_tools",
-            dialog(says("user", "Hi"), calls(call(), content="I look.")),
-            r"leaves messages\[1\].content out",
-        ),
-        (
-            "qwen",
-            {"messages": [says("developer", "Obey"), says("user", "Hi"), says("assistant", "Ho")]},
-            r"leaves messages\[0\].content out \(role developer\)",
-        ),
-    ],
-)
-def test_what_a_template_leaves_out_is_a_fault_of_the_row(family, row, fault):
-    with pytest.raises(DataError, match=f"test rows row 1: the chat template .*{fault}"):
-        tokenize([row], build_tokenizer(family))
-
-
-def test_a_template_that_leaves_calls_out():
-    tokenizer = build_tokenizer("chatml")
-    tokenizer.chat_template = tokenizer.chat_template.replace(
-        "message['content']", "(message['content'] or '')"
-    )
-    with pytest.raises(DataError, match=r"leaves messages\[1\].tool_calls out"):
-        tokenize([{"messages": ASKED["messages"]}], tokenizer)
-
-
 def test_a_template_that_writes_python_for_json_gets_json():
     tokenizer = build_tokenizer("qwen")
     tokenizer.chat_template = tokenizer.chat_template.replace(
@@ -240,25 +166,3 @@ def test_a_template_that_writes_python_for_json_gets_json():
     )
     [(_, labels)] = rows_of(tokenize([ASKED], tokenizer))
     assert trained_text(tokenizer, labels) == trained_of("qwen", turns=1)
-
-
-@pytest.mark.parametrize(
-    ("tools", "made", "fault"),
-    [
-        ("no JSON", call(), "key 'tools' is text that is no JSON"),
-        ({"rain": 1}, call(), "key 'tools' is an object; expected a list"),
-        (["rain"], call(), r"key 'tools\[0\]' is text"),
-        ([{"description": "x"}], call(), r"key 'tools\[0\].name' is missing"),
-        ([{"function": {}}], call(), r"key 'tools\[0\].function.name' is missing"),
-        ([TOOL], "rain", r"key 'messages\[1\].tool_calls\[0\]' is text"),
-        ([TOOL], {"function": {}}, r"messages\[1\].tool_calls\[0\].function.name' is missing"),
-        ([TOOL], call("{cut"), r"tool_calls\[0\].function.arguments' is text that is no JSON"),
-        ([TOOL], call("7"), r"function.arguments' is JSON text of a number; expected an object"),
-        ([TOOL], call({"a": "\ud83d"}), "the row holds half a character"),
-        ([TOOL], call([1]), r"function.arguments' is a list; expected an object"),
-    ],
-)
-def test_faulty_tools_and_calls_are_named(tools, made, fault):
-    row = {"messages": [says("user", "Hi"), calls(made)], "tools": tools}
-    with pytest.raises(DataError, match=f"test rows row 1: .*{fault}"):
-        tokenize([row], build_tokenizer("qwen"))

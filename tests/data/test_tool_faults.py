@@ -1,0 +1,64 @@
+"""Tools and calls that can not be used, and templates that leave something out."""
+
+import pytest
+
+from ftrecipes.config.errors import DataError
+from tests.data.dialogs import tokenize
+from tests.data.tool_dialogs import ASKED, TOOL, call, calls, dialog, says
+from tests.tiny_tokenizers import build_tokenizer
+
+
+@pytest.mark.parametrize(
+    ("family", "row", "fault"),
+    [
+        ("llama3", ASKED | {"messages": [says("user", "Hi"), says("assistant", "Ho")]}, "tools"),
+        ("chatml", ASKED, "leaves the tools out"),
+        ("deepseek", ASKED, "leaves the tools out"),
+        ("llama3_tools", dialog(says("user", "Hi"), calls(call(), call())), "one tool call"),
+        ("mistral_tools", dialog(says("user", "a"), calls({"function": call()["function"]})), "id"),
+        (
+            "llama3_tools",
+            dialog(says("user", "Hi"), calls(call(), content="I look.")),
+            r"leaves messages\[1\].content out",
+        ),
+        (
+            "qwen",
+            {"messages": [says("developer", "Obey"), says("user", "Hi"), says("assistant", "Ho")]},
+            r"leaves messages\[0\].content out \(role developer\)",
+        ),
+    ],
+)
+def test_what_a_template_leaves_out_is_a_fault_of_the_row(family, row, fault):
+    with pytest.raises(DataError, match=f"test rows row 1: the chat template .*{fault}"):
+        tokenize([row], build_tokenizer(family))
+
+
+def test_a_template_that_leaves_calls_out():
+    tokenizer = build_tokenizer("chatml")
+    tokenizer.chat_template = tokenizer.chat_template.replace(
+        "message['content']", "(message['content'] or '')"
+    )
+    with pytest.raises(DataError, match=r"leaves messages\[1\].tool_calls out"):
+        tokenize([{"messages": ASKED["messages"]}], tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("tools", "made", "fault"),
+    [
+        ("no JSON", call(), "key 'tools' is text that is no JSON"),
+        ({"rain": 1}, call(), "key 'tools' is an object; expected a list"),
+        (["rain"], call(), r"key 'tools\[0\]' is text"),
+        ([{"description": "x"}], call(), r"key 'tools\[0\].name' is missing"),
+        ([{"function": {}}], call(), r"key 'tools\[0\].function.name' is missing"),
+        ([TOOL], "rain", r"key 'messages\[1\].tool_calls\[0\]' is text"),
+        ([TOOL], {"function": {}}, r"messages\[1\].tool_calls\[0\].function.name' is missing"),
+        ([TOOL], call("{cut"), r"tool_calls\[0\].function.arguments' is text that is no JSON"),
+        ([TOOL], call("7"), r"function.arguments' is JSON text of a number; expected an object"),
+        ([TOOL], call({"a": "\ud83d"}), "the row holds half a character"),
+        ([TOOL], call([1]), r"function.arguments' is a list; expected an object"),
+    ],
+)
+def test_faulty_tools_and_calls_are_named(tools, made, fault):
+    row = {"messages": [says("user", "Hi"), calls(made)], "tools": tools}
+    with pytest.raises(DataError, match=f"test rows row 1: .*{fault}"):
+        tokenize([row], build_tokenizer("qwen"))
