@@ -1,9 +1,11 @@
 """Fixtures that several rooms share: small model folders and data files, all made here."""
 
 import json
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests import tiny_models
 from tests.tiny_tokenizers import build_tokenizer
@@ -17,6 +19,15 @@ def cache_home(tmp_path_factory, monkeypatch) -> Path:
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _record_machine(record_testsuite_property):
+    """Put device and versions into a report (--junitxml), for benchmarks/gpu_marks.py."""
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    packages = ("torch", "transformers", "peft", "bitsandbytes")
+    record_testsuite_property("device", device)
+    record_testsuite_property("versions", ", ".join(f"{name} {version(name)}" for name in packages))
 
 
 @pytest.fixture(scope="session")

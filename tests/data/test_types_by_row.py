@@ -2,6 +2,8 @@
 
 import json
 
+import numpy as np
+
 from ftrecipes.config.schema import DataConfig
 from ftrecipes.data.files import read_file
 from ftrecipes.data.tokenize import tokenize_rows
@@ -14,16 +16,13 @@ def test_a_column_that_is_null_for_long_may_hold_a_text(tmp_path):
     rows.append({"instruction": "a", "input": "x", "output": "b"})
     path = tmp_path / "train.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    raw = read_file(path)
+    assert len(raw) == 20_001
+    ends = raw.pick([19_999, 20_000], fingerprint=None)
     tokenizer = build_tokenizer("none")
-    token_rows = tokenize_rows(
-        read_file(path), tokenizer, data=DataConfig(cache=False), context_length=999
-    )
-    assert len(token_rows) == 20_001
+    token_rows = tokenize_rows(ends, tokenizer, data=DataConfig(), context_length=999)
     before, last = (
-        tokenizer.decode(
-            token_rows.input_ids[token_rows.offsets[row] : token_rows.offsets[row + 1]]
-        )
-        for row in (19_999, 20_000)
+        tokenizer.decode(ids) for ids in np.split(token_rows.input_ids, token_rows.offsets[1:2])
     )
     assert "### Input:\nx" in last
     assert "### Input" not in before

@@ -172,6 +172,7 @@ def test_varlen_kernel_takes_the_call(window, monkeypatch):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("window", [None, 4])
 def test_varlen_kernel_equals_each_row_alone(window):
+    """Rows laid flat: the varlen kernel, forward and backward, in bfloat16."""
     lengths = (1, 70, 70, 33)
     tensors = [x.detach().to("cuda", torch.bfloat16) for x in inputs(lengths=lengths)]
     rows = RowLayout.of(lengths, torch.device("cuda"))

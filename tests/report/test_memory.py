@@ -98,6 +98,7 @@ def test_measuring_starts_no_thread_and_costs_no_idle_time():
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_device_peaks_are_per_epoch():
+    """Device memory: peaks of an epoch and of the run."""
     device = torch.device("cuda", 0)
     meter = MemoryMeter(device)
     block = torch.ones(64 * 2**20, dtype=torch.uint8, device=device)
