@@ -1,6 +1,7 @@
 """What is trained: adapters on a frozen base, or every parameter."""
 
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 
 import peft
@@ -83,7 +84,9 @@ def rehearse_adapters(
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> None:
     """Raise what `add_adapters` would raise, on a model without weights (see `sketch_model`)."""
-    with torch.device("meta"):
+    with torch.device("meta"), warnings.catch_warnings():
+        # weights of an adapter are tried for their names and shapes
+        warnings.filterwarnings("ignore", ".*copying from a non-meta parameter")
         add_adapters(sketch, config, precision, new_token_ids=new_token_ids, tokenizer=tokenizer)
 
 

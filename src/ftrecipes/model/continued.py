@@ -38,6 +38,7 @@ def continued_config(folder: str, *, model_name: str, vocabulary: int) -> peft.P
             f"the adapter {folder} was trained on {settings.base_model_name_or_path}, and goes on "
             f"with {model_name}"
         )
+    settings.base_model_name_or_path = None  # PEFT takes the model's own, and warns of another
     return settings
 
 

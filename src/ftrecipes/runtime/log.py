@@ -32,6 +32,8 @@ def start() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
     # transformers 5.24 warns of names that it and PEFT use themselves; nobody else can act on it.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"(transformers|peft)\.")
+    # The same, laid at the door of torch: PEFT 0.21 hands a prefix over by that name.
+    warnings.filterwarnings("ignore", "`past_key_values` is deprecated", FutureWarning)
     # PEFT 0.21 says so of patterns that it has put in itself, and followed; we check the user's.
     warnings.filterwarnings("ignore", r"The following (rank|alpha)_pattern keys", RuntimeWarning)
     if not sys.stderr.isatty():
