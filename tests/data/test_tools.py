@@ -166,3 +166,10 @@ def test_a_template_that_writes_python_for_json_gets_json():
     )
     [(_, labels)] = rows_of(tokenize([ASKED], tokenizer))
     assert trained_text(tokenizer, labels) == trained_of("qwen", turns=1)
+
+
+def test_a_result_that_shows_the_arguments_as_python_is_only_words():
+    tokenizer = build_tokenizer("qwen")
+    shown = {"messages": [*ASKED["messages"][:2], result(str(ARGUMENTS)), *ASKED["messages"][3:]]}
+    [(_, labels)] = rows_of(tokenize([shown], tokenizer))
+    assert trained_text(tokenizer, labels) == trained_of("qwen", turns=1)

@@ -114,12 +114,14 @@ def _forms(messages: Messages) -> Iterator[Messages]:
 
 
 def _shows_python(messages: Messages, text: str) -> bool:
-    """Whether an object stands in the text as Python shows it, {'a': True}."""
+    """Whether the template, and no message, writes an object as Python does, {'a': True}."""
+    said = [str(message.get("content")) for message in messages]
     for message in messages:
         for call in message.get("tool_calls", ()):
             arguments = call["function"]["arguments"]
             shown, meant = str(arguments), json.dumps(arguments, ensure_ascii=False)
-            if not isinstance(arguments, str) and shown in text and shown != meant:
+            is_object = not isinstance(arguments, str) and shown != meant
+            if is_object and shown in text and not any(shown in words for words in said):
                 return True
     return False
 
