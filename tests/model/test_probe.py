@@ -46,6 +46,17 @@ def test_mode_is_left_as_it_was(family, training):
     assert all(module.training == training for module in model.modules())
 
 
+def test_random_numbers_are_left_as_they_were():
+    """One trial is in train mode, where dropout draws."""
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    route_of(tiny_models.build("gpt2", seed=3, attn_pdrop=0.5, resid_pdrop=0.5), ROWS)
+    after_building = torch.get_rng_state()
+    assert not torch.equal(after_building, before)
+    tiny_models.build("gpt2", seed=3, attn_pdrop=0.5, resid_pdrop=0.5)
+    assert torch.equal(torch.get_rng_state(), after_building)
+
+
 def test_row_attention_that_leaks_is_refused(monkeypatch):
     def leaking(query, key, value, *, row_layout, rule):
         whole = attention.RowLayout.of((sum(row_layout.lengths),), query.device)
@@ -119,6 +130,33 @@ def test_layers_without_attention_are_refused():
 def test_model_that_looks_ahead_is_an_error():
     with pytest.raises(ModelError, match="BertLMHeadModel looks ahead"):
         route_of(tiny_models.build("bert"), ROWS)
+
+
+@pytest.mark.parametrize("when", ["always", "while training"])
+def test_a_forward_that_fails_is_an_error(when):
+    """As of models that need more than token ids, or rows of certain lengths while training."""
+    model = tiny_models.build("llama")
+
+    def fail(module, args, kwargs):
+        if when == "always" or module.training:
+            raise ValueError("rows of 64 positions only")
+
+    model.model.register_forward_pre_hook(fail, with_kwargs=True)
+    with pytest.raises(ModelError, match=r"LlamaForCausalLM can not(.|\n)*64 positions only"):
+        route_of(model.train(), ROWS)
+    assert model.training
+
+
+def test_a_padded_row_that_differs_from_the_row_alone_is_an_error():
+    """It can not be laid flat either, and its first block knows the length of the micro-batch."""
+    model = tiny_models.build("bloom")
+
+    def stretch(module, args, kwargs, output):
+        return output * (output.shape[1] - 40)
+
+    model.transformer.h[0].mlp.register_forward_hook(stretch, with_kwargs=True)
+    with pytest.raises(ModelError, match="something else of a row that is padded"):
+        route_of(model, ROWS)
 
 
 def test_unknown_change_of_the_logits_keeps_the_models_own_head():
