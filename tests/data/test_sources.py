@@ -75,6 +75,8 @@ train = load_hub(folder, "train")
 assert train.source(1).endswith(" train row 2"), train.source(1)
 assert train.columns == ["instruction", "output"]
 assert [row["output"] for row in train.rows] == ["b"] * 3
+assert train.fingerprint and train.fingerprint == load_hub(folder, "train").fingerprint
+assert train.fingerprint != load_hub(folder, "train[:2]").fingerprint
 validation = load_hub(folder, None)
 assert (len(validation), validation.name.split()[-1]) == (2, "validation")
 assert load_hub(folder + "/../other", None) is None
