@@ -1,12 +1,17 @@
 """How much of a model is quantized, and what the log says when it is little."""
 
 import pytest
+import torch
 
 from ftrecipes.config.errors import ModelError
 from ftrecipes.config.schema import QuantizationConfig
 from ftrecipes.model import quantize
-from ftrecipes.model.quantize import quantized_share
-from tests import tiny_models
+from ftrecipes.model.quantize import (
+    DequantizedLinear4bit,
+    DequantizedLinear8bit,
+    quantized_share,
+)
+from tests import reference, tiny_models
 from tests.model.loading import load
 
 FOUR_BIT = QuantizationConfig(method="4bit")
@@ -52,3 +57,14 @@ def test_nothing_to_quantize_is_an_error(tmp_path):
     tiny_models.save_folder("llama", tmp_path, num_hidden_layers=0)
     with pytest.raises(ModelError, match="no layer that bitsandbytes can quantize"):
         load(tmp_path, FOUR_BIT)
+
+
+@pytest.mark.parametrize("method", ["4bit", "8bit"])
+def test_a_layer_that_is_read_past_its_forward_stays_at_full_size(method, tmp_path):
+    """Mamba multiplies with the weight of its step projection itself."""
+    tiny_models.save_folder("mamba", tmp_path)
+    model = load(tmp_path, QuantizationConfig(method=method))
+    mixer = model.backbone.layers[0].mixer
+    assert type(mixer.dt_proj) is torch.nn.Linear
+    assert type(mixer.x_proj) in (DequantizedLinear4bit, DequantizedLinear8bit)
+    assert reference.mean_loss(model, tiny_models.random_rows([9])) > 0

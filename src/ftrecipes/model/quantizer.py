@@ -1,4 +1,4 @@
-"""Loading in 4 or 8 bits as bitsandbytes does, with the experts of mixtures and without routers.
+"""Loading in 4 or 8 bits as bitsandbytes does, with the experts of mixtures too.
 
 Through the hooks of transformers for quantization methods of one's own
 (https://huggingface.co/docs/transformers/quantization/contribute): each weight is quantized as soon
@@ -35,13 +35,20 @@ class EightBitConfig(BitsAndBytesConfig):
         self.quant_method = EIGHT_BIT
 
 
-class _KeepsRouters:
-    """Routers are small, choose the experts, and read their weights past their layers (LongCat)."""
+class _KeepsReadPast:
+    """Layers whose weights a model reads itself stay at full size; all are small.
+
+    Routers, which choose the experts (LongCat), and the step projection of Mamba.
+    """
 
     @staticmethod
     def get_modules_to_not_convert(model: nn.Module, *settings, **others) -> list[str]:
         kept = Bnb4BitHfQuantizer.get_modules_to_not_convert(model, *settings, **others)
-        return kept + [n for n, m in model.named_modules() if type(m).__name__.endswith("Router")]
+        return kept + [
+            name
+            for name, module in model.named_modules()
+            if type(module).__name__.endswith("Router") or name.endswith(".dt_proj")
+        ]
 
 
 def _split(model: nn.Module, name: str) -> tuple[nn.Module, str]:
@@ -63,13 +70,13 @@ class _Quantize(Bnb4bitQuantize):
 
 
 @register_quantizer(EIGHT_BIT)
-class EightBitQuantizer(_KeepsRouters, Bnb8BitHfQuantizer):
-    """bitsandbytes' own, without routers."""
+class EightBitQuantizer(_KeepsReadPast, Bnb8BitHfQuantizer):
+    """bitsandbytes' own, without those."""
 
 
 @register_quantizer(FOUR_BIT)
-class FourBitQuantizer(_KeepsRouters, Bnb4BitHfQuantizer):
-    """bitsandbytes' own, without routers, and with the experts."""
+class FourBitQuantizer(_KeepsReadPast, Bnb4BitHfQuantizer):
+    """bitsandbytes' own, without those, and with the experts."""
 
     def param_needs_quantization(self, model: nn.Module, param_name: str, **others) -> bool:
         module, last = _split(model, param_name)

@@ -45,9 +45,10 @@ def freeze_bottom(model: PreTrainedModel, count: int) -> None:
 
 def _find(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
     """(name in the model, list)."""
-    settings = model.config.get_text_config()
-    own_name = settings.attribute_map.get("num_hidden_layers", "num_hidden_layers")
-    length = settings.to_dict().get(own_name)
+    try:
+        length = model.config.get_text_config().num_hidden_layers  # a property in some configs
+    except AttributeError:
+        length = 0
     lists = {n: m for n, m in model.named_modules() if isinstance(m, nn.ModuleList)}
     fitting = [name for name, modules in lists.items() if len(modules) == length]
     if not fitting or not length:
@@ -55,7 +56,7 @@ def _find(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
         raise ModelError(
             f"The decoder blocks of {type(model).__name__} can not be told.\n"
             f"  got: {found or 'no list of modules'}\n"
-            f"  expected: a list of {length} modules, the num_hidden_layers of its config\n"
+            f"  expected: a list of as many modules as its config has num_hidden_layers ({length})\n"
             "  do: leave --freeze_layers out"
         )
     name = min(fitting, key=lambda name: name.count("."))
