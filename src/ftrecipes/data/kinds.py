@@ -34,10 +34,6 @@ class TokenRow:
     input_ids: np.ndarray
     labels: np.ndarray
 
-    def cut(self, length: int) -> "TokenRow":
-        """Its first `length` positions."""
-        return TokenRow(self.input_ids[:length], self.labels[:length])
-
     @property
     def num_tokens(self) -> int:
         """Labels that count; the first position has no predecessor."""
