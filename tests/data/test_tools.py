@@ -173,3 +173,21 @@ def test_a_result_that_shows_the_arguments_as_python_is_only_words():
     shown = {"messages": [*ASKED["messages"][:2], result(str(ARGUMENTS)), *ASKED["messages"][3:]]}
     [(_, labels)] = rows_of(tokenize([shown], tokenizer))
     assert trained_text(tokenizer, labels) == trained_of("qwen", turns=1)
+
+
+def test_calls_where_there_is_no_generation_prompt():
+    """The header is the template's; words beside a call and the call are the model's."""
+    tokenizer = build_tokenizer("qwen")
+    tokenizer.chat_template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}"
+        "{% for call in m.tool_calls or [] %}[CALL]{{ call.function | tojson }}{% endfor %}"
+        "<|im_end|>\n{% endfor %}"
+    )
+    made = f"[CALL]{EMPTY_CALL}<|im_end|>"
+    rows = [
+        {"messages": [says("user", "Rain?"), calls(call({}), content=words), result()]}
+        for words in (None, "I look.")
+    ]
+    bare, beside = rows_of(tokenize(rows, tokenizer))
+    assert trained_text(tokenizer, bare[1]) == made
+    assert trained_text(tokenizer, beside[1]) == f"I look.{made}"
