@@ -80,6 +80,7 @@ NEEDED_BY = {
     "prefix_config": {"peft_method": "prefix", "batching_strategy": "padding"},
     "wandb_config": {"tracking.wandb": "true"},
     "freeze_layers": {"use_peft": "false"},
+    "samsum_dataset": {"dataset": "samsum_dataset"},
     "num_freeze_layers": {"use_peft": "false", "freeze_layers": "true"},
 }
 

@@ -97,6 +97,7 @@ def test_other_defaults_are_those_that_differ():
         "quantization.quant_storage": ("bfloat16", "uint8"),
         "data.train_file": ("alpaca_data.json", "none"),
         "data.val_file": ("grammar_dataset/grammar_validation.csv", "none"),
+        "data.val_split": ("validation", "none"),
         "profiler_dir": ("PATH/to/save/profiler/results", "none"),
         "tracking.project": ("llama_cookbook", "ftrecipes"),
     }

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 
+from ftrecipes.config.adapter_folder import method_of
 from ftrecipes.config.flags import asked, flags_of, value_of
 from ftrecipes.config.schema import RunConfig
 
@@ -13,7 +14,7 @@ def model_card(config: RunConfig, *, base: str, state: Mapping[str, int | float 
     `state` are the numbers of a TrainState, by name.
     """
     peft = config.train.use_peft
-    method = f"{config.train.peft_method} adapter" if peft else "every parameter trained"
+    method = f"{method_of(config)} adapter" if peft else "every parameter trained"
     if config.quantization.method != "none":
         method += f", base in {config.quantization.method} while training"
     given = [

@@ -91,7 +91,6 @@ _SAME = {
 }
 _FSDP = "training on several processes (FSDP); leave it out and start one process"
 _FOLDER = "everything is written to --output_dir"
-_SPLITS = "the splits are --data.train_split and --data.val_split"
 _FILES = "the files are --data.train_file and --data.val_file"
 _TOXIC_CHAT = "this data set; a custom function shapes such rows meanwhile: docs/data.md"
 _TASK = Fate(
@@ -153,8 +152,8 @@ FATES: Mapping[str, Fate] = MappingProxyType(
         "quantization_config.use_double_quant": _renamed("false", "quantization.use_double_quant"),
         "quantization_config.quant_storage": _renamed("bfloat16", "quantization.quant_storage"),
         "wandb_config.project": _renamed("llama_cookbook", "tracking.project"),
-        "samsum_dataset.train_split": _ignored("train", _SPLITS, "train"),
-        "samsum_dataset.test_split": _ignored("validation", _SPLITS, "validation"),
+        "samsum_dataset.train_split": _renamed("train", "data.train_split"),
+        "samsum_dataset.test_split": _renamed("validation", "data.val_split"),
         "grammar_dataset.train_split": _renamed(
             "grammar_dataset/gtrain_10k.csv", "data.train_file"
         ),
