@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ftrecipes.checkpoint import result
+from ftrecipes.commands.generate import trained_with
 from ftrecipes.config.errors import DataError
 from ftrecipes.config.run_files import LIVE, STAGING
 from ftrecipes.data.loader import Loader
@@ -54,10 +55,13 @@ def test_the_best_stays_when_later_epochs_are_worse(finetune, data, model_folder
 
 
 def test_an_improving_run_ends_with_both_alike(finetune, data):
-    folder = finetune(**data, lr=1e-3, num_epochs=2)
+    folder = finetune(**data, lr=1e-3, num_epochs=2, quantization="4bit")
     losses = [line["loss"] for line in lines(folder, "evaluation")]
     assert losses == sorted(losses, reverse=True)
     assert same(folder / "best", folder)
+    # `ftrecipes generate` loads the base of either as it was trained on.
+    for place in (folder, folder / "best"):
+        assert trained_with(place).quantization.method == "4bit"
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from ftrecipes.config.adapter_folder import read_adapter
 from ftrecipes.config.errors import ConfigError, ModelError
 from ftrecipes.config.flags import build
 from ftrecipes.config.parse import parse_words
+from ftrecipes.config.run_files import BEST
 from ftrecipes.config.schema import GenerateConfig, RunConfig, TrainConfig
 from ftrecipes.config.source import Source
 
@@ -107,7 +108,8 @@ def trained_with(folder: Path) -> RunConfig:
     """
     from ftrecipes.config.files import read_settings
 
-    path = folder / "run.yaml"
+    # The best of a run stands inside the run folder.
+    path = (folder.parent if folder.name == BEST else folder) / "run.yaml"
     source = Source(RunConfig, file=str(path))
     if path.exists():
         settings = read_settings(str(path))
