@@ -170,7 +170,9 @@ def read_rows(
         for line in rows.report:
             log.warning(f"{split}: {line}")
         arrays = (rows.input_ids, rows.labels, rows.offsets)
-        record.add(**{f"{split}_fingerprint": fingerprint(*(memoryview(a).cast("B") for a in arrays))})
+        record.add(
+            **{f"{split}_fingerprint": fingerprint(*(memoryview(a).cast("B") for a in arrays))}
+        )
     patience = config.train.early_stopping_patience
     if splits[1] is None and patience:
         raise DataError(

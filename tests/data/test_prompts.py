@@ -64,6 +64,18 @@ def test_the_prompt_is_the_one_that_was_trained_on(family):
     assert found == list(ids[:first_label])
 
 
+@pytest.mark.parametrize("family", ["chatml", "none"])
+def test_a_plain_prompt_is_what_rows_of_strings_begin_with(family):
+    tokenizer = build_tokenizer(family)
+    row = {"prompt": "Once upon", "completion": " a time"}
+    [(ids, labels)] = rows_of(tokenize([row], tokenizer))
+    first_label = next(i for i, label in enumerate(labels) if label != -100)
+    messages = [{"role": "user", "content": "Once upon"}]
+    assert encode_prompt(tokenizer, messages, plain=True) == list(ids[:first_label])
+    with pytest.raises(PromptRefused, match="a plain prompt has no place for other roles"):
+        encode_prompt(tokenizer, [{"role": "system", "content": "Hi"}, *messages], plain=True)
+
+
 def test_an_answer_ends_where_the_positions_of_the_model_do(tmp_path):
     path = tmp_path / "prompts.txt"
     path.write_text("Hi\n")

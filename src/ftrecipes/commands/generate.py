@@ -80,7 +80,7 @@ def answers(config: GenerateConfig) -> Iterator[tuple[str, str]]:
     precision = resolve_precision(
         run, device_type=world.device.type, checkpoint_dtype=source.checkpoint_dtype
     )
-    ids = prompt_ids(tokenizer, config.prompt, system=config.system)
+    ids = prompt_ids(tokenizer, config.prompt, system=config.system, plain=config.plain)
     taken = len(ids) + (virtual_tokens_of(folder) if is_adapter else 0)
     config = leave_room(config, prompt_length=taken, limit=source.max_length)
     model = load_model(source, run, precision, world.device).eval()
@@ -184,16 +184,16 @@ def leave_room(config: GenerateConfig, *, prompt_length: int, limit: int | None)
 
 
 def prompt_ids(
-    tokenizer: "PreTrainedTokenizerBase", prompt: str, *, system: str | None
+    tokenizer: "PreTrainedTokenizerBase", prompt: str, *, system: str | None, plain: bool = False
 ) -> list[int]:
-    """Ids of the prompt as in training: the chat template's, else the Alpaca prompt."""
+    """Ids of the prompt as in training: the chat template's, else the Alpaca prompt, or `plain`."""
     from ftrecipes.data.prompts import PromptRefused, encode_prompt
 
     messages = [{"role": "user", "content": prompt}]
     if system is not None:
         messages.insert(0, {"role": "system", "content": system})
     try:
-        return encode_prompt(tokenizer, messages)
+        return encode_prompt(tokenizer, messages, plain=plain)
     except PromptRefused as refusal:
         if system is not None and tokenizer.chat_template is None:
             what, do = "--system: there is no place for it", "put that text into --prompt"

@@ -89,6 +89,9 @@ def check_generate(config: GenerateConfig, broken: Collection[str] = ()) -> list
         what = "--adapter and --model_name are missing"
         expected = "a run folder, or a base model"
         found.append(Fault(what, expected=expected, flags=("adapter", "model_name")))
+    if config.plain and config.system is not None:
+        why = "--plain has no place for it"
+        found.append(idle(["system"], why, "plain"))
     found += check_paths(config)
     return [fault for fault in found if set(fault.flags).isdisjoint(broken)]
 

@@ -113,7 +113,7 @@ def _frozen(config: RunConfig) -> Iterator[Fault]:
 
 
 def _new_tokens(config: RunConfig) -> Iterator[Fault]:
-    train, tokens = config.train, config.train.new_tokens
+    tokens = config.train.new_tokens
     blank = [token for token in tokens if not token.strip()]
     twice = sorted({token for token in tokens if tokens.count(token) > 1})
     if blank or twice:

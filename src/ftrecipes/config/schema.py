@@ -169,6 +169,9 @@ class GenerateConfig:
     """The user's message. Required."""
     system: str | None = None
     """System message put before it."""
+    plain: bool = False
+    """Give the model the prompt as it stands, for one that was trained on plain text or on strings
+    with completions; without it, it gets the chat template, or the Alpaca prompt."""
     max_new_tokens: int = 256
     """Longest answer in tokens."""
     temperature: float = 0.0

@@ -172,6 +172,8 @@ class SamplesConfig:
 
     prompts: str | None = None
     """File of prompts, one a line (.txt), or rows with `prompt` or `messages` (.jsonl)."""
+    plain: bool = False
+    """Give the model each prompt as it stands, without the chat template or the Alpaca prompt."""
     max_new_tokens: int = 64
     """Longest answer in tokens."""
     every_steps: int = 0

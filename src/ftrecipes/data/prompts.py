@@ -30,14 +30,18 @@ class PromptRefused(Exception):
 
 
 def encode_prompt(
-    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, object]]
+    tokenizer: PreTrainedTokenizerBase,
+    messages: Sequence[Mapping[str, object]],
+    *,
+    plain: bool = False,
 ) -> list[int]:
     """Ids of `messages` and of what opens the answer: the chat template's, else the Alpaca prompt.
 
-    Raises PromptRefused when the template can not render the dialog, or when there is no template
+    With `plain` the user's message alone, as rows of plain text are read. Raises PromptRefused when
+    the template can not render the dialog, or when there is no template, or it is not to be used,
     and the dialog is more than one user message.
     """
-    if tokenizer.chat_template is not None:
+    if tokenizer.chat_template is not None and not plain:
         try:
             text = tokenizer.apply_chat_template(
                 list(messages), add_generation_prompt=True, tokenize=False
@@ -46,8 +50,10 @@ def encode_prompt(
             raise PromptRefused(str(error) or type(error).__name__) from error
         return tokenizer(text, add_special_tokens=False)["input_ids"]
     if [message["role"] for message in messages] != ["user"]:
-        raise PromptRefused("this tokenizer has no chat template, and so no place for other roles")
-    prompt = alpaca_prompt(messages[0]["content"])
+        why = "a plain prompt has" if plain else "this tokenizer has no chat template, and so"
+        raise PromptRefused(f"{why} no place for other roles")
+    prompt = messages[0]["content"]
+    prompt = prompt if plain else alpaca_prompt(prompt)
     text_ids = tokenizer(prompt, add_special_tokens=False)["input_ids"]
     return [*opening_ids(tokenizer).tolist(), *text_ids]
 
@@ -71,7 +77,7 @@ def read_prompts(
     for index, row in enumerate(raw.rows):
         try:
             messages = _dialog(row)
-            ids = encode_prompt(tokenizer, messages)
+            ids = encode_prompt(tokenizer, messages, plain=samples.plain)
             room = longest if limit is None else min(longest, limit - len(ids))
             if room <= 0:
                 raise RowFault(f"{len(ids)} positions; this model takes fewer than {limit}")
