@@ -62,7 +62,7 @@ _SAME = {
     "max_train_step": ("0", "counts optimizer steps, not micro-batches"),
     "max_eval_step": ("0", ""),
     "lr": ("1e-4", ""),
-    "weight_decay": ("0.0", ""),
+    "weight_decay": ("0.0", "norms, biases and other vectors get none"),
     "gamma": ("0.85", "needs --scheduler step"),
     "seed": ("42", ""),
     "use_fp16": ("false", ""),
