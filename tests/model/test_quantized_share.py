@@ -11,7 +11,7 @@ from ftrecipes.model.quantize import (
     DequantizedLinear8bit,
     quantized_share,
 )
-from tests import reference, tiny_models
+from tests import reference, tiny_families, tiny_models
 from tests.model.loading import load
 
 FOUR_BIT = QuantizationConfig(method="4bit")
@@ -68,3 +68,13 @@ def test_a_layer_that_is_read_past_its_forward_stays_at_full_size(method, tmp_pa
     assert type(mixer.dt_proj) is torch.nn.Linear
     assert type(mixer.x_proj) in (DequantizedLinear4bit, DequantizedLinear8bit)
     assert reference.mean_loss(model, tiny_models.random_rows([9])) > 0
+
+
+def test_the_head_weights_of_sparse_attention_stay_at_full_size(tmp_path):
+    """The model casts their input to the dtype of the weight, and would cast it to uint8."""
+    tiny_families.build("deepseek_v32").save_pretrained(tmp_path)
+    indexer = load(tmp_path, FOUR_BIT).model.layers[0].self_attn.indexer
+    assert type(indexer.weights_proj) is torch.nn.Linear
+    assert type(indexer.wk) is DequantizedLinear4bit
+    with pytest.raises(TypeError, match="dtype of its packing"):
+        indexer.wk(torch.ones(1, 64, dtype=torch.uint8))

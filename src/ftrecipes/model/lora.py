@@ -22,10 +22,17 @@ from ftrecipes.model.quantize import is_packed
 from ftrecipes.model.units import find_blocks
 
 ALL_LINEAR = "all-linear"
-# PEFT refuses adapters there: the fast kernels of these models read the weight, past any adapter.
-# peft/tuners/tuners_utils.py, _check_lora_target_modules_mamba
-_STATE_SPACE = ("mamba", "mamba2", "falcon_mamba", "falcon_h1", "nemotron_h")
-_READ_PAST_ADAPTERS = ("out_proj", "conv1d")
+# Layers whose weight the model multiplies with itself, past any adapter: PEFT refuses the first two
+# (peft/tuners/tuners_utils.py, _check_lora_target_modules_mamba), on the third one would not train.
+_KERNELS = ("out_proj", "conv1d")
+_READ_PAST_ADAPTERS = {
+    "mamba": (*_KERNELS, "dt_proj"),
+    "mamba2": _KERNELS,
+    "falcon_mamba": (*_KERNELS, "dt_proj"),
+    "falcon_h1": _KERNELS,
+    "nemotron_h": _KERNELS,
+    "jamba": ("dt_proj",),
+}
 
 
 def lora_config(
@@ -71,12 +78,8 @@ def _exclude_modules(model: PreTrainedModel, lora: LoraConfig) -> list[str] | st
     """As PEFT wants it; what all-linear would take and no adapter can serve is excluded too."""
     asked = names_or_pattern(lora.exclude_modules)
     unfit = [name for name, module in model.named_modules() if is_odd_linear(module)]
-    if model.config.model_type in _STATE_SPACE:
-        unfit += [
-            name
-            for name, _ in model.named_modules()
-            if name.rsplit(".", 1)[-1] in _READ_PAST_ADAPTERS
-        ]
+    read_past = _READ_PAST_ADAPTERS.get(model.config.model_type, ())
+    unfit += [name for name, _ in model.named_modules() if name.rsplit(".", 1)[-1] in read_past]
     if not unfit or lora.target_modules != [ALL_LINEAR]:
         return asked
     if isinstance(asked, str):

@@ -62,7 +62,13 @@ class _DequantizedLinear(nn.Module):
         raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [..., in] -> [..., out], in the dtype of x, or of autocast where that is on."""
+        """x [..., in] -> [..., out], in the dtype of x, or of autocast where that is on.
+
+        Raises TypeError for whole numbers: models that cast x to the dtype of the weight, which is
+        that of its packing here, have lost it.
+        """
+        if not x.is_floating_point():
+            raise TypeError("the input of a quantized layer was cast to the dtype of its packing")
         kind = x.device.type
         autocast = torch.is_autocast_enabled(kind)
         output_dtype = torch.get_autocast_dtype(kind) if autocast else x.dtype

@@ -35,10 +35,14 @@ class EightBitConfig(BitsAndBytesConfig):
         self.quant_method = EIGHT_BIT
 
 
+_READ_ITSELF = (".dt_proj", ".weights_proj", ".prediction_coefs", ".correction_coefs")
+
+
 class _KeepsReadPast:
     """Layers whose weights a model reads itself stay at full size; all are small.
 
-    Routers, which choose the experts (LongCat), and the step projection of Mamba.
+    Routers, which choose the experts (LongCat), the step projection of Mamba, the head weights of
+    sparse attention (DeepSeek V3.2), and the coefficients of Gemma 3n.
     """
 
     @staticmethod
@@ -47,7 +51,7 @@ class _KeepsReadPast:
         return kept + [
             name
             for name, module in model.named_modules()
-            if type(module).__name__.endswith("Router") or name.endswith(".dt_proj")
+            if type(module).__name__.endswith("Router") or name.endswith(_READ_ITSELF)
         ]
 
 
