@@ -142,10 +142,9 @@ losses of the steps and of the evaluation after them; up to 3e-5 is rounding, wh
 `seconds` are those of the recipe, saving included."""
 
 QUANTIZED = """\
-The same with `--quantization 4bit` (nf4, double quantization). The reference takes the weights that
-bitsandbytes makes of each linear layer and of each three-dimensional parameter of experts, rounded
-and multiplied at full size. `quantized` is the share of the weights that are stored in 4 bits (the
-embedding and the head, which are not, weigh much in a model this small)."""
+The same with `--quantization 4bit` (nf4, double quantization). The reference rounds the weights as
+bitsandbytes does, and multiplies at full size. `quantized` is the share of the weights that are
+stored in 4 bits (the embedding and the head, which are not, weigh much in a model this small)."""
 
 
 def totals(attempts: list[Attempt]) -> str:

@@ -21,8 +21,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.pytorch_utils import Conv1D
 
 from ftrecipes.config.errors import RecipeError
+from ftrecipes.config.schema import QuantizationConfig
 from ftrecipes.finetuning import main
+from ftrecipes.model.quantize import is_packed
 from tests import reference, tiny_families
+from tests.model.loading import load
 from tests.tiny_tokenizers import build_tokenizer
 
 STEPS = 3
@@ -135,7 +138,7 @@ def expected_losses(folder: Path, quantization: str) -> list[float]:
     )
     base = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
     if quantization == "4bit":
-        round_weights(base)
+        round_weights(base, folder / "model")
     settings = PeftConfig.from_pretrained(folder / "out")
     settings.inference_mode = False
     torch.manual_seed(SEED)
@@ -146,23 +149,20 @@ def expected_losses(folder: Path, quantization: str) -> list[float]:
 
 
 @torch.no_grad()
-def round_weights(model: nn.Module) -> None:
-    """Replace all weights that are to be quantized by what bitsandbytes makes of them."""
-    for module in model.modules():
-        # transformers converts no subclass (routers of Llama 4, all layers of Falcon), and no head
-        linear = type(module) in (nn.Linear, Conv1D) and module is not model.get_output_embeddings()
-        for parameter in module.parameters(recurse=False):
-            if parameter.dim() == 2 and linear:
-                # GPT-2's layers keep [in, out]; bitsandbytes has [out, in]
-                weight = parameter.T if isinstance(module, Conv1D) else parameter
-            elif parameter.dim() == 3 and type(module).__name__.endswith("Experts"):
-                weight = parameter
-            else:
-                continue
-            packed = quantize_4bit(
-                weight.contiguous(), quant_type="nf4", compress_statistics=True, blocksize=64
-            )
-            weight.copy_(dequantize_4bit(*packed))
+def round_weights(model: nn.Module, folder: Path) -> None:
+    """Round the weights that the recipe packs; it is asked for their names alone.
+
+    What bitsandbytes makes of a weight depends on where its blocks of 64 begin: GPT-2 keeps [in,
+    out], and a packed layer is [out, in].
+    """
+    packed = load(folder, QuantizationConfig(method="4bit")).named_parameters()
+    for name in [name for name, parameter in packed if is_packed(parameter)]:
+        turned = isinstance(model.get_submodule(name.rpartition(".")[0]), Conv1D)
+        weight = model.get_parameter(name).T if turned else model.get_parameter(name)
+        numbers, state = quantize_4bit(
+            weight.contiguous(), quant_type="nf4", compress_statistics=True, blocksize=64
+        )
+        weight.copy_(dequantize_4bit(numbers, state))
 
 
 class Listener(logging.Handler):
