@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import random
 import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from ftrecipes.config.errors import DataError
-from ftrecipes.config.schema import RunConfig, TrainConfig
+from ftrecipes.config.schema import CustomDatasetConfig, RunConfig, TrainConfig
 from ftrecipes.config.sections import DataConfig
 from ftrecipes.data import cache
 from ftrecipes.data.splits import read_splits
@@ -149,6 +150,17 @@ def test_a_broken_entry_is_made_again(path, told, harm):
     assert "taken from the cache" in told[-1]
 
 
+def test_an_entry_with_any_byte_changed_is_made_again(path, told):
+    first, [entry] = read(path), entries()
+    whole, draw = entry.read_bytes(), random.Random("bytes")
+    for at in [*range(60), *draw.sample(range(len(whole)), 40)]:
+        content = bytearray(whole)
+        content[at] ^= 1 << draw.randrange(8)
+        entry.write_bytes(content)
+        assert same(read(path), first)
+    assert all("its content has changed" in line for line in told)
+
+
 def test_a_folder_that_can_not_be_written_to_costs_only_the_cache(path, told, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
     first = read(path)
@@ -165,6 +177,14 @@ def test_the_folder(monkeypatch):
     assert str(cache.cache_folder()) == "/home/me/.cache/ftrecipes/rows"
 
 
+def test_a_user_without_a_home_gets_no_folder_named_tilde(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(os.path, "expanduser", lambda name: name)
+    assert len(read(path)) == 22
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_rows_with_a_fault_are_not_kept(path):
     write(path, [{"messages": None}])
     with pytest.raises(DataError):
@@ -178,10 +198,9 @@ def test_a_custom_data_set_is_not_kept(tmp_path):
         "def get_custom_dataset(dataset_config, tokenizer, split):\n"
         "    return [{'instruction': split, 'output': 'b'}]\n"
     )
-    config = RunConfig(train=TrainConfig(dataset="custom_dataset"))
     config = RunConfig(
-        train=config.train,
-        custom_dataset=type(config.custom_dataset)(file=str(tmp_path / "mine.py")),
+        train=TrainConfig(dataset="custom_dataset"),
+        custom_dataset=CustomDatasetConfig(file=str(tmp_path / "mine.py")),
     )
     read_splits(config, TOKENIZER)
     assert entries() == []
@@ -228,5 +247,5 @@ def test_several_at_once(path, told):
     """All write, read and remove the same entries, and none sees half of one."""
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(read_often, [path] * 4))
-    assert not [line for line in told if "taken from the cache" not in line]
+    assert all("taken from the cache" in line for line in told)
     assert entries() == []

@@ -1,8 +1,9 @@
 """Tokenised rows kept on disk, so that the next run with the same data starts at once.
 
 An entry is one file: four arrays, one behind another as numpy.save writes them, the last one the
-words about the rows. Its name is a hash of everything that the rows depend on, so that an entry is
-never out of date; it is put in place whole, so that any number of runs may share the folder.
+words about the rows, and a hash of all that. Its name is a hash of everything that the rows depend
+on, so that an entry is never out of date; it is put in place whole, so that any number of runs may
+share the folder.
 """
 
 import hashlib
@@ -28,6 +29,7 @@ from ftrecipes.runtime import log
 
 SUFFIX = ".rows"
 UNFINISHED = ".part"
+HASH_BYTES = hashlib.sha256().digest_size
 KEPT_SECONDS = 30 * 24 * 3600
 KEPT_BYTES = 20 * 2**30
 # What of DataConfig changes the rows.
@@ -43,9 +45,10 @@ def tokenize_cached(
     A cache that can not be read or written costs a line in the log and nothing else.
     """
     name = _entry_name(raw, tokenizer, data=data, context_length=context_length)
-    if not data.cache or name is None:
+    folder = cache_folder()
+    if not data.cache or name is None or folder is None:
         return tokenize_rows(raw, tokenizer, data=data, context_length=context_length)
-    path = cache_folder() / f"{name}{SUFFIX}"
+    path = folder / f"{name}{SUFFIX}"
     rows = _load(path)
     if rows is not None:
         log.info(f"{raw.name}: {len(rows)} tokenised rows taken from the cache {path}")
@@ -59,11 +62,14 @@ def tokenize_cached(
     return rows
 
 
-def cache_folder() -> Path:
-    """The user's folder for what can be made again, see the XDG Base Directory Specification."""
+def cache_folder() -> Path | None:
+    """The user's folder for what can be made again, see the XDG Base Directory Specification.
+
+    None for a user without a home, as in a container: the working folder is no place for it.
+    """
     root = os.environ.get("XDG_CACHE_HOME", "")
     root = root if os.path.isabs(root) else os.path.expanduser("~/.cache")
-    return Path(root) / "ftrecipes" / "rows"
+    return Path(root) / "ftrecipes" / "rows" if os.path.isabs(root) else None
 
 
 def _entry_name(
@@ -107,19 +113,21 @@ def _load(path: Path) -> TokenRows | None:
     """The rows of an entry, mapped into memory and not read; None when there is no whole one."""
     try:
         with path.open("rb") as file:
+            content = np.memmap(file, dtype=np.uint8, mode="r")
+            digest = hashlib.sha256(content[:-HASH_BYTES]).digest()
+            if content[-HASH_BYTES:].tobytes() != digest:
+                raise ValueError("its content has changed")
+            file.seek(0)
             offsets, input_ids, labels, words = _arrays(file)
-            said = json.loads(words.tobytes())
-        rows = TokenRows(input_ids, labels, offsets, said["sources"], said["report"])
-        if said["hash"] != _hash(rows):
-            raise ValueError("its content has changed")
     except FileNotFoundError:
         return None
-    except (OSError, ArithmeticError, KeyError, TypeError, ValueError) as error:
+    except (OSError, ValueError) as error:
         log.info(f"{path}: not a whole entry of the cache ({error}); made again")
         return None
     with suppress(OSError):  # the folder may be another user's
         os.utime(path)  # it is in use; see _tidy
-    return rows
+    said = json.loads(words.tobytes())
+    return TokenRows(input_ids, labels, offsets, said["sources"], said["report"])
 
 
 def _arrays(file: BinaryIO) -> Iterator[np.ndarray]:
@@ -134,25 +142,22 @@ def _arrays(file: BinaryIO) -> Iterator[np.ndarray]:
 
 def _store(path: Path, rows: TokenRows) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    said = {"sources": rows.sources, "report": rows.report, "hash": _hash(rows)}
+    said = {"sources": rows.sources, "report": rows.report}
     words = np.frombuffer(json.dumps(said).encode(), dtype=np.uint8)
     handle, unfinished = tempfile.mkstemp(dir=path.parent, suffix=UNFINISHED)
     try:
-        with open(handle, "wb") as file:
+        with open(handle, "w+b") as file:
             for array in (rows.offsets, rows.input_ids, rows.labels, words):
                 npy.write_array(file, array, version=(1, 0), allow_pickle=False)
+            file.seek(0)
+            digest = hashlib.file_digest(file, "sha256").digest()
+            file.seek(0, os.SEEK_END)
+            file.write(digest)
         os.replace(unfinished, path)
     except BaseException:
         with suppress(OSError):
             os.unlink(unfinished)
         raise
-
-
-def _hash(rows: TokenRows) -> str:
-    digest = hashlib.sha256()
-    for array in (rows.offsets, rows.input_ids, rows.labels):
-        digest.update(array.data)
-    return digest.hexdigest()
 
 
 def _tidy(folder: Path) -> None:
