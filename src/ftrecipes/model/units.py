@@ -56,7 +56,7 @@ def _find(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
         raise ModelError(
             f"The decoder blocks of {type(model).__name__} can not be told.\n"
             f"  got: {found or 'no list of modules'}\n"
-            f"  expected: a list of as many modules as its config has num_hidden_layers ({length})\n"
+            f"  expected: as many modules as num_hidden_layers in its config says ({length})\n"
             "  do: leave --freeze_layers out"
         )
     name = min(fitting, key=lambda name: name.count("."))
