@@ -41,7 +41,7 @@ def test_blocks_of_every_family(family):
 def test_no_list_of_that_length_names_those_there_are():
     model = tiny_models.build("llama")
     model.config.num_hidden_layers = 5
-    with pytest.raises(ModelError, match=r"model\.layers \(2\)(.|\n)*num_hidden_layers in its config says .5."):
+    with pytest.raises(ModelError, match=r"model\.layers \(2\)(.|\n)*config says .5."):
         find_blocks(model)
 
 
