@@ -35,9 +35,18 @@ def test_thoughts_in_the_last_answer():
     assert trained_text(tokenizer, labels) == "2<|im_end|>hm\n</think>\n\n4<|im_end|>"
 
 
-def test_a_header_is_not_trained_when_the_template_has_no_generation_prompt():
+@pytest.mark.parametrize(
+    "first",
+    [
+        "",
+        "{# add_generation_prompt is not used #}",
+        "{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}"
+        "{% endif %}",
+    ],
+)
+def test_a_header_is_not_trained_when_the_template_has_no_generation_prompt(first):
     tokenizer = build_tokenizer("chatml")
-    tokenizer.chat_template = CHATML.partition("{% if")[0]
+    tokenizer.chat_template = first + CHATML.partition("{% if")[0]
     [(_, labels)] = rows_of(tokenize([chat("Hi", "Hello")], tokenizer))
     assert trained_text(tokenizer, labels) == "Hello<|im_end|>"
 

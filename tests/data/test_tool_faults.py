@@ -33,6 +33,20 @@ def test_what_a_template_leaves_out_is_a_fault_of_the_row(family, row, fault):
         tokenize([row], build_tokenizer(family))
 
 
+@pytest.mark.parametrize(
+    ("role", "words"), [("tool", "42"), ("developer", "user")]
+)
+def test_words_that_another_message_or_the_template_has_too_are_missed(role, words):
+    tokenizer = build_tokenizer("chatml")
+    tokenizer.chat_template = tokenizer.chat_template.replace(
+        "messages %}", f"messages if message.role != '{role}' %}}"
+    )
+    rows = [[says("user", "6*7?"), says("assistant", "It is 42.\n4 is even.")]]
+    rows.append([says(role, words), *rows[0]])
+    with pytest.raises(DataError, match=rf"1 of 2 .*\n.*row 2.*messages\[0\].content out.*{role}"):
+        tokenize([{"messages": messages} for messages in rows], tokenizer)
+
+
 def test_a_template_that_leaves_calls_out():
     tokenizer = build_tokenizer("chatml")
     tokenizer.chat_template = tokenizer.chat_template.replace(

@@ -10,6 +10,7 @@ character that occurs nowhere, and what stays the same before and behind it boun
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import cycle
 
 from transformers import PreTrainedTokenizerBase
 
@@ -17,7 +18,7 @@ from ftrecipes.config.errors import DataError
 from ftrecipes.data.kinds import ChatRow
 from ftrecipes.data.rows import RowFault
 from ftrecipes.data.spans import Span, SpanFinder, ends_open, last_special
-from ftrecipes.data.template import Messages, Template, unused_character
+from ftrecipes.data.template import Messages, Template, unused_character, unused_characters
 from ftrecipes.data.tools import with_names, with_objects, with_texts
 
 
@@ -128,25 +129,31 @@ def _shows_python(messages: Messages, text: str) -> bool:
 
 def _check_contents(messages: Messages, text: str, template: Template) -> None:
     """Raise RowFault for words or calls that the template leaves out."""
-    for index, message in enumerate(messages):
+    # Words that are in the text may be those of another message, so marks are looked for.
+    marked = [
+        {**message, "content": mark} if _has_words_to_check(message) else message
+        for message, mark in zip(messages, cycle(unused_characters(text)), strict=False)
+    ]
+    written = template.try_write(marked) or ""
+
+    def is_left_out(index: int, other: Mapping) -> bool:
+        exchanged = [*messages[:index], other, *messages[index + 1 :]]
+        return template.try_write(exchanged) == text
+
+    for index, (message, other) in enumerate(zip(messages, marked, strict=True)):
+        left_out = []
         if "tool_calls" in message:
-            named = with_names(message, unused_character(text))
-            if _changes_nothing(messages, index, named, text=text, template=template):
-                raise RowFault(f"the chat template leaves messages[{index}].tool_calls out")
-        elif message["role"] == "assistant":
-            continue  # its span is looked for
-        content = message.get("content")
-        if content and content.strip() not in text:
-            marked = {**message, "content": unused_character(text)}
-            if _changes_nothing(messages, index, marked, text=text, template=template):
+            left_out.append(("tool_calls", with_names(message, unused_character(text))))
+        if other is not message and other["content"] not in written:
+            left_out.append(("content", other))
+        for key, changed in left_out:
+            if is_left_out(index, changed):
                 raise RowFault(
-                    f"the chat template leaves messages[{index}].content out "
-                    f"(role {message['role']})"
+                    f"the chat template leaves messages[{index}].{key} out (role {message['role']})"
                 )
 
 
-def _changes_nothing(
-    messages: Messages, index: int, message: Mapping, *, text: str, template: Template
-) -> bool:
-    """Whether another message in its place gives the same text."""
-    return template.try_write([*messages[:index], message, *messages[index + 1 :]]) == text
+def _has_words_to_check(message: Mapping) -> bool:
+    """Not an answer without calls, whose span is looked for."""
+    is_answer = message["role"] == "assistant" and "tool_calls" not in message
+    return bool(message.get("content")) and not is_answer

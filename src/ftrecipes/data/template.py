@@ -1,6 +1,6 @@
 """A tokenizer's chat template at work on one row: dialogs to text, refusals to RowFault."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
@@ -22,14 +22,20 @@ REFUSALS = (
 )
 
 
+QUESTION = ({"role": "user", "content": "?"},)
+
+
 class Template:
     """The template that the tokenizer has for rows with these tools."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, tools: Sequence[Mapping] | None):
         self._tokenizer = tokenizer
         self._tools = None if tools is None else list(tools)
-        # Without one, the header of an answer would pass for a part of the answer.
-        self.has_prompt = "add_generation_prompt" in tokenizer.get_chat_template(tools=self._tools)
+        # Without one, the header of an answer would pass for a part of the answer. A template that
+        # only speaks of one, in a comment or a default, has none.
+        self.has_prompt = "add_generation_prompt" in tokenizer.get_chat_template(
+            tools=self._tools
+        ) and self.try_prompt(QUESTION) not in (None, self.try_write(QUESTION))
 
     def write(self, messages: Messages) -> str:
         """The text of a dialog. Raises RowFault with the template's own words."""
@@ -60,4 +66,9 @@ class Template:
 
 def unused_character(text: str) -> str:
     """A character that `text` does not hold, to stand for another text while rendering."""
-    return next(char for char in map(chr, range(0xE000, 0xF8FF)) if char not in text)
+    return next(unused_characters(text))
+
+
+def unused_characters(text: str) -> Iterator[str]:
+    """All such characters that are for private use."""
+    return (char for char in map(chr, range(0xE000, 0xF8FF)) if char not in text)
