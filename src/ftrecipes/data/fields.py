@@ -5,7 +5,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ftrecipes.data.rows import RowFault
+from ftrecipes.data.json_text import JsonValues
+from ftrecipes.data.rows import RowFault, Unreadable
 
 
 def required(row: Mapping, key: str, *, where: str = "") -> object:
@@ -22,8 +23,9 @@ def words(row: Mapping, key: str, *, where: str = "", may_be_empty: bool = False
 
 
 def optional_words(row: Mapping, key: str) -> str:
-    """The text of `key`; nothing where it is missing, null or empty."""
-    return "" if row.get(key) is None else words(row, key, may_be_empty=True)
+    """The text of `key`; nothing where it is missing, null or blank."""
+    found = "" if row.get(key) is None else words(row, key, may_be_empty=True)
+    return found if found.strip() else ""
 
 
 def whole_text(value: object, name: str, *, may_be_empty: bool = False) -> str:
@@ -51,9 +53,12 @@ def item_list(value: object, name: str, *, of: str) -> list:
 def from_json(text: str, name: str, *, expected: str) -> object:
     """What a JSON text says."""
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        value = JsonValues().read_whole(text)
+    except json.JSONDecodeError as error:
         raise RowFault(f"key '{name}' is text that is no JSON; expected {expected}") from error
+    if isinstance(value, Unreadable):
+        raise RowFault(f"key '{name}' is JSON text in which {value.reason}")
+    return value
 
 
 def integers(row: Mapping, key: str) -> np.ndarray:

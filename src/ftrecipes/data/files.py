@@ -8,12 +8,12 @@ import codecs
 import csv
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from ftrecipes.config.errors import DataError
+from ftrecipes.data.json_text import JsonValues, check_end, skip_blank
 from ftrecipes.data.rows import RawRows, Unreadable, collect_rows
 
 LARGEST_CELL = 2**31 - 1
@@ -55,20 +55,35 @@ def _read_json(path: Path) -> RawRows:
 
 def _read_json_lines(path: Path) -> RawRows:
     rows, numbers = [], []
-    values = _JsonValues()
+    values = JsonValues()
     for number, line in _lines(path):
         if not line.strip():
             continue
         numbers.append(number)
-        text = line.rstrip("\n")
         try:
-            row, end = values.read(text, _skip_blank(text, 0))
-            _check_end(text, end)
+            row = values.read_whole(line.rstrip("\n"))
         except json.JSONDecodeError as error:
             # Told with the other faults of the file, when its rows are read.
             row = Unreadable(f"no whole JSON object: {error.msg} (column {error.colno})")
         rows.append(row)
+    if rows and isinstance(rows[0], Unreadable):
+        _refuse_indented(path)
     return collect_rows(rows, name=path.name, lines=numbers)
+
+
+def _refuse_indented(path: Path) -> None:
+    """Raise DataError when the file begins with one object on several lines."""
+    text = "".join(line for _, line in _lines(path))
+    try:
+        row, end = JsonValues().read(text, skip_blank(text, 0))
+    except json.JSONDecodeError:
+        return
+    if isinstance(row, dict) and "\n" in text[:end].lstrip():
+        raise DataError(
+            f"{path.name}: a JSON object on several lines.\n  got: keys {', '.join(row)}\n"
+            "  expected: one row a line, or an array of rows, [{...}, {...}]\n"
+            "  do: write the rows that way"
+        )
 
 
 def _read_json_array(path: Path) -> RawRows:
@@ -87,65 +102,23 @@ def _read_json_array(path: Path) -> RawRows:
 
 def _array_items(text: str) -> tuple[list, list[int]]:
     """The items of a JSON array, and the line on which each begins."""
-    values = _JsonValues()
+    values = JsonValues()
     items, lines = [], []
     line, counted = 1, 0
-    at = _skip_blank(text, text.index("[") + 1)
+    at = skip_blank(text, text.index("[") + 1)
     while text[at : at + 1] != "]" or items:
         line, counted = line + text.count("\n", counted, at), at
         item, at = values.read(text, at)
         items.append(item)
         lines.append(line)
-        at = _skip_blank(text, at)
+        at = skip_blank(text, at)
         if text[at : at + 1] == "]":
             break
         if text[at : at + 1] != ",":
             raise json.JSONDecodeError("Expecting ',' delimiter", text, at)
-        at = _skip_blank(text, at + 1)
-    _check_end(text, at + 1)
+        at = skip_blank(text, at + 1)
+    check_end(text, at + 1)
     return items, lines
-
-
-class _JsonValues:
-    """Reads JSON; a value with a key given twice, of which json keeps the last, is Unreadable."""
-
-    def __init__(self):
-        self._decoder = json.JSONDecoder(object_pairs_hook=self._object)
-        self._repeated: list[str] = []
-
-    def read(self, text: str, at: int) -> tuple[object, int]:
-        """The value that begins at `at`, and where it ends. Raises json.JSONDecodeError."""
-        self._repeated.clear()
-        try:
-            value, end = self._decoder.raw_decode(text, at)
-        except json.JSONDecodeError:
-            raise
-        except RecursionError as error:
-            raise json.JSONDecodeError("too many nested brackets", text, at) from error
-        except ValueError as error:
-            raise json.JSONDecodeError(f"a number is too long ({error})", text, at) from error
-        if self._repeated:
-            return Unreadable(f"key {self._repeated[0]!r} is given twice"), end
-        return value, end
-
-    def _object(self, pairs: list[tuple[str, object]]) -> dict:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            counts = Counter(key for key, _ in pairs)
-            self._repeated += [key for key, count in counts.items() if count > 1]
-        return found
-
-
-def _check_end(text: str, at: int) -> None:
-    at = _skip_blank(text, at)
-    if at < len(text):
-        raise json.JSONDecodeError("Extra data", text, at)
-
-
-def _skip_blank(text: str, at: int) -> int:
-    while text[at : at + 1] in (" ", "\t", "\n", "\r"):
-        at += 1
-    return at
 
 
 def _read_csv(path: Path) -> RawRows:
@@ -154,7 +127,7 @@ def _read_csv(path: Path) -> RawRows:
     reader = csv.reader((line for _, line in _lines(path)), strict=True)
     begins = 1
     try:
-        header = next(reader, [])
+        header = next((cells for cells in reader if cells), [])
         begins = reader.line_num + 1
         for cells in reader:
             if cells:
@@ -168,8 +141,12 @@ def _read_csv(path: Path) -> RawRows:
         ) from error
     finally:
         csv.field_size_limit(usual_limit)
-    if len(set(header)) < len(header):
-        raise DataError(f"{path.name} line 1: two columns have one name ({', '.join(header)}).")
+    if len(header) == 1 and (";" in header[0] or "\t" in header[0]):
+        raise DataError(
+            f"{path.name}: the header is one cell.\n  got: {header[0]}\n"
+            "  expected: cells between commas, not between semicolons or tabs"
+        )
+    _check_names(path, header)
     return collect_rows(rows, name=path.name, lines=numbers)
 
 
@@ -180,6 +157,11 @@ def _csv_row(header: list[str], cells: list[str]) -> dict[str, str] | Unreadable
         f"{len(cells)} cells; the header has {len(header)} ({', '.join(header)}); a cell that "
         "holds a comma stands between quotation marks"
     )
+
+
+def _check_names(path: Path, columns: list[str]) -> None:
+    if len(set(columns)) < len(columns):
+        raise DataError(f"{path.name}: two columns have one name ({', '.join(columns)}).")
 
 
 def _read_text(path: Path) -> RawRows:
@@ -193,9 +175,12 @@ def _read_parquet(path: Path) -> RawRows:
     from pyarrow import parquet
 
     try:
-        rows = parquet.read_table(path).to_pylist()
+        # Not read_table, which takes folders named key=value for columns.
+        table = parquet.ParquetFile(path).read()
+        _check_names(path, table.column_names)
+        rows = table.to_pylist()
     except (pyarrow.ArrowException, OSError, ValueError) as error:
-        raise DataError(f"{path.name}: not a whole Parquet file ({error}).") from error
+        raise DataError(f"{path.name}: can not be read as Parquet ({error}).") from error
     return collect_rows(rows, name=path.name)
 
 
@@ -205,6 +190,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         for number, line in enumerate(file, start=1):
             if number == 1:
                 line = line.removeprefix(codecs.BOM_UTF8)
+                _check_line_end(path, line)
             try:
                 text = line.decode("utf-8")
             except UnicodeDecodeError as error:
@@ -212,7 +198,21 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
                     f"{path.name} line {number}: not UTF-8 (byte {error.start + 1} of the line).\n"
                     "  do: save the file as UTF-8"
                 ) from error
+            if "\0" in text:
+                raise DataError(
+                    f"{path.name} line {number}: a NUL byte; the file is damaged, no text, or "
+                    "UTF-16.\n  do: save the file as UTF-8"
+                )
             yield number, text.removesuffix("\r\n") + "\n" if text.endswith("\r\n") else text
+
+
+def _check_line_end(path: Path, line: bytes) -> None:
+    """Raise DataError for a file that has CR where others have LF: it would be one row."""
+    if not line.endswith(b"\n") and b"\r" in line:
+        raise DataError(
+            f"{path.name}: its lines end in CR alone.\n  expected: LF, or CR and LF\n"
+            "  do: save the file with such line ends"
+        )
 
 
 READERS = {
