@@ -180,3 +180,12 @@ def test_thoughts_that_the_prompt_opens_are_not_trained_in_an_earlier_answer_eit
     row = chat("1+1?", "hm</think><think>\n2", "2+2?", "4")
     [(_, labels)] = rows_of(tokenize([row], tokenizer))
     assert trained_text(tokenizer, labels) == "2<|im_end|>4<|im_end|>"
+
+
+def test_keys_of_messages_that_the_template_does_not_know_are_reported():
+    row = chat("1+1?", "2")
+    row["messages"][1] |= {"reasoning_content": "easy", "thinking": "", "name": "it"}
+    report = tokenize([row, row], build_tokenizer("chatml")).report
+    assert len(report) == 1
+    assert report[0].startswith("2 of 2 rows have messages with the key 'reasoning_content'")
+    assert tokenize([row], build_tokenizer("qwen3")).report == []

@@ -8,6 +8,13 @@ from tests.data.tool_dialogs import ASKED, TOOL, call, calls, dialog, says
 from tests.tiny_tokenizers import build_tokenizer
 
 
+def nested(depth: int) -> dict:
+    made = {}
+    for _ in range(depth):
+        made = {"a": made}
+    return made
+
+
 @pytest.mark.parametrize(
     ("family", "row", "fault"),
     [
@@ -33,9 +40,7 @@ def test_what_a_template_leaves_out_is_a_fault_of_the_row(family, row, fault):
         tokenize([row], build_tokenizer(family))
 
 
-@pytest.mark.parametrize(
-    ("role", "words"), [("tool", "42"), ("developer", "user")]
-)
+@pytest.mark.parametrize(("role", "words"), [("tool", "42"), ("developer", "user")])
 def test_words_that_another_message_or_the_template_has_too_are_missed(role, words):
     tokenizer = build_tokenizer("chatml")
     tokenizer.chat_template = tokenizer.chat_template.replace(
@@ -56,6 +61,12 @@ def test_a_template_that_leaves_calls_out():
         tokenize([{"messages": ASKED["messages"]}], tokenizer)
 
 
+def test_calls_in_the_old_and_the_new_shape_are_not_both_read():
+    message = calls(call(), function_call={"name": "sun", "arguments": "{}"})
+    with pytest.raises(DataError, match=r"messages\[1\]' has function_call and tool_calls"):
+        tokenize([dialog(says("user", "Hi"), message)], build_tokenizer("qwen"))
+
+
 @pytest.mark.parametrize(
     ("tools", "made", "fault"),
     [
@@ -69,6 +80,16 @@ def test_a_template_that_leaves_calls_out():
         ([TOOL], call("{cut"), r"tool_calls\[0\].function.arguments' is text that is no JSON"),
         ([TOOL], call("7"), r"function.arguments' is JSON text of a number; expected an object"),
         ([TOOL], call({"a": "\ud83d"}), "the row holds half a character"),
+        (
+            [TOOL],
+            call('{"a": 1, "a": 2}'),
+            "arguments' is JSON text in which key 'a' is given twice",
+        ),
+        ([TOOL], call('{"a": NaN}'), "function.arguments' can not be written as JSON"),
+        ([TOOL], call('{"a": 1e400}'), "function.arguments' can not be written as JSON"),
+        ([TOOL | {"x": float("nan")}], call(), "key 'tools' can not be written as JSON"),
+        ([TOOL | {"x": nested(900)}], call(), "its objects and lists are nested too deep"),
+        ([TOOL], call(nested(900)), "its objects and lists are nested too deep"),
         ([TOOL], call([1]), r"function.arguments' is a list; expected an object"),
     ],
 )

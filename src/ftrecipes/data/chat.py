@@ -21,18 +21,23 @@ from ftrecipes.data.spans import Span, SpanFinder, ends_open, last_special
 from ftrecipes.data.template import Messages, Template, unused_character, unused_characters
 from ftrecipes.data.tools import with_names, with_objects, with_texts
 
+COMMON_KEYS = {"role", "content", "tool_calls", "tool_call_id", "name", "weight", "train"}
+"""Keys of messages that are checked elsewhere, or that many templates have no place for."""
+
 
 @dataclass(frozen=True)
 class Rendered:
     """A row as text, and the spans of it that the model must produce, in characters.
 
     `is_open`: nothing ends the last answer. `is_plain`: BOS and EOS are still to come.
+    `unread`: keys of messages that the template does not know.
     """
 
     text: str
     spans: list[Span]
     is_open: bool = False
     is_plain: bool = False
+    unread: frozenset[str] = frozenset()
 
 
 class ChatRenderer:
@@ -78,7 +83,9 @@ class ChatRenderer:
         is_open = ends_open(until, messages[answers[-1]])
         if "tool_calls" in messages[answers[-1]]:
             is_open = last_special(until, self._special) < len(until)
-        return Rendered(text, spans, is_open=is_open)
+        keys = {str(key) for message in messages for key, value in message.items() if value}
+        unread = frozenset(key for key in keys - COMMON_KEYS if not template.names(key))
+        return Rendered(text, spans, is_open=is_open, unread=unread)
 
     def _check_tools(self, row: ChatRow, messages: Messages, text: str) -> None:
         """Raise RowFault for tools that the template passes over; found out once a split."""

@@ -97,6 +97,8 @@ def _message(value: object, where: str) -> dict:
 
 def _take_calls(message: dict, where: str) -> None:
     """Bring calls into one shape; OpenAI's older `function_call` is one call."""
+    if "function_call" in message and message.get("tool_calls"):
+        raise RowFault(f"key '{where}' has function_call and tool_calls; expected one of them")
     if "function_call" in message:
         call = read_call(message.pop("function_call"), f"{where}.function_call")
         message["tool_calls"] = [call]

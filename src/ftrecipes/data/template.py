@@ -1,5 +1,6 @@
 """A tokenizer's chat template at work on one row: dialogs to text, refusals to RowFault."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from jinja2 import TemplateError
@@ -31,11 +32,12 @@ class Template:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, tools: Sequence[Mapping] | None):
         self._tokenizer = tokenizer
         self._tools = None if tools is None else list(tools)
+        self._source = tokenizer.get_chat_template(tools=self._tools)
         # Without one, the header of an answer would pass for a part of the answer. A template that
         # only speaks of one, in a comment or a default, has none.
-        self.has_prompt = "add_generation_prompt" in tokenizer.get_chat_template(
-            tools=self._tools
-        ) and self.try_prompt(QUESTION) not in (None, self.try_write(QUESTION))
+        self.has_prompt = "add_generation_prompt" in self._source and (
+            self.try_prompt(QUESTION) not in (None, self.try_write(QUESTION))
+        )
 
     def write(self, messages: Messages) -> str:
         """The text of a dialog. Raises RowFault with the template's own words."""
@@ -57,6 +59,10 @@ class Template:
             return self._apply(messages, add_generation_prompt=True)
         except REFUSALS:
             return None
+
+    def names(self, key: str) -> bool:
+        """Whether the word `key` is anywhere in the template."""
+        return re.search(rf"\b{re.escape(key)}\b", self._source) is not None
 
     def _apply(self, messages: Messages, **options: bool) -> str:
         return self._tokenizer.apply_chat_template(

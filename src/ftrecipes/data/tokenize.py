@@ -1,5 +1,6 @@
 """A split's raw rows to tokens and labels, checked, cut to size and counted."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -32,6 +33,8 @@ class Notes:
     """Each row that can not be used, and why."""
     num_open: int = 0
     """Rows that nothing ends."""
+    unread: Counter[str] = field(default_factory=Counter)
+    """Rows by key of a message that the chat template does not know."""
 
 
 def tokenize_rows(
@@ -99,7 +102,12 @@ def _rendered(
             except RowFault as fault:
                 notes.faults.append(f"{source}: {fault}")
                 continue
-            notes.num_open += isinstance(rendered, Rendered) and rendered.is_open
+            except RecursionError:
+                notes.faults.append(f"{source}: its objects and lists are nested too deep")
+                continue
+            if isinstance(rendered, Rendered):
+                notes.num_open += rendered.is_open
+                notes.unread.update(rendered.unread)
             yield source, rendered
 
 
@@ -134,6 +142,11 @@ def _report(notes: Notes, *, total: int) -> list[str]:
         report.append(
             f"{notes.num_open} of {total} rows end without an end token, because the chat template "
             "writes none: the model does not learn where to stop"
+        )
+    for key, count in sorted(notes.unread.items()):
+        report.append(
+            f"{count} of {total} rows have messages with the key {key!r}, which the chat template "
+            "does not know: what it holds is not trained on"
         )
     return report
 

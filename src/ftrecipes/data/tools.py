@@ -20,12 +20,10 @@ def read_tools(row: Mapping) -> list[dict] | None:
     value = row.get("tools")
     if value is None or value == "":
         return None
-    is_text = isinstance(value, str)
-    tools = [
-        _tool(tool if is_text else _without_nulls(tool), where=f"tools[{index}]")
-        for index, tool in enumerate(item_list(value, "tools", of="tools"))
-    ]
-    return tools or None
+    items = item_list(value, "tools", of="tools")
+    _check_json(items, "tools")
+    items = items if isinstance(value, str) else _without_nulls(items)
+    return [_tool(tool, where=f"tools[{index}]") for index, tool in enumerate(items)] or None
 
 
 def read_calls(value: object, where: str) -> list[dict]:
@@ -94,7 +92,16 @@ def _as_object(arguments: object, name: str) -> dict:
     if not isinstance(found, Mapping):
         kind = f"JSON text of {kind_of(found)}" if is_text else kind_of(found)
         raise RowFault(f"key '{name}' is {kind}; expected an object, or one as JSON text")
+    _check_json(found, name)
     return dict(found) if is_text else _without_nulls(found)
+
+
+def _check_json(value: object, name: str) -> None:
+    """Raise RowFault for what JSON has no words for: NaN, infinity, a date."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise RowFault(f"key '{name}' can not be written as JSON ({error})") from error
 
 
 def _tool(tool: object, *, where: str) -> dict:
