@@ -1,6 +1,8 @@
 """The flags that say where rows come from: files, folders, globs, named sets, validation parts."""
 
 import json
+import os
+import re
 from pathlib import Path
 
 import pytest
@@ -94,6 +96,18 @@ def test_faults(flags_of, words, expected):
     Path("x.py").touch()
     (fault,) = faults_of(lambda: parse(flags_of(words)))
     assert expected in fault
+
+
+def test_what_exists_and_is_no_file(flags_of):
+    """A pipe can not be read twice."""
+    Path("gone.jsonl").symlink_to("nowhere")
+    os.mkfifo("pipe.jsonl")
+    for name, expected in (
+        ("gone.jsonl", "does not exist.*mend the link: it leads to nowhere"),
+        ("pipe.jsonl", "neither a file nor a folder.*write the rows to a file"),
+    ):
+        (fault,) = faults_of(lambda name=name: parse(flags_of(f"--dataset {name}")))
+        assert re.search(f"--dataset {name}: {expected}", fault.replace("\n", " "))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Formats by their columns, columns by other names, and rows that are no dialogs."""
 
 import json
+import logging
 import re
 from pathlib import Path
 
@@ -98,6 +99,13 @@ def test_columns_that_do_not_fit(row, settings, words):
     assert all(word in str(caught.value) for word in words)
 
 
+def test_columns_that_are_not_read_are_named(monkeypatch):
+    told = []
+    monkeypatch.setattr(logging.getLogger("ftrecipes"), "info", told.append)
+    tokenize([ROWS["chat"] | {"system": "Be brief.", "functions": []}], CHATML)
+    assert told == ["test rows: columns that --data.format chat does not read: system, functions"]
+
+
 def test_a_renamed_column_hides_one_of_that_name_and_is_named_in_a_fault():
     rows = [{"instruction": "Hi", "output": "wrong", "answer": "Hello"}, {"instruction": "Hi"}]
     with pytest.raises(DataError, match=r"row 2: key 'output' is missing \(--data.columns output="):
@@ -169,6 +177,10 @@ def test_an_instruction_with_a_system_text_and_history():
     assert rows_of(tokenize([row], CHATML)) == rows_of(tokenize([dialog], CHATML))
     empty = row | {"system": None, "history": "[]"}
     assert len(rows_of(tokenize([empty], CHATML))[0][0]) < 60
+    blank = row | {"system": " ", "input": "\n", "history": ""}
+    [same] = rows_of(tokenize([chat("And Italy?", "Rome.")], CHATML))
+    assert rows_of(tokenize([blank], CHATML)) == [same]
+    assert len(tokenize([blank], PLAIN)) == 1
     for key in ("system", "history"):
         bare = {name: row[name] for name in ("instruction", "output", key)}
         with pytest.raises(DataError, match=f"key '{key}' has no place in a prompt without a chat"):

@@ -94,6 +94,9 @@ def _data_files(name: str, value: str | None) -> Iterator[Fault]:
     elif is_folder and not os.access(value, os.R_OK | os.X_OK):
         do = "check its permissions"
         yield Fault(f"{label}: this folder can not be looked into", do=do, flags=flags)
+    elif os.path.exists(value) and not is_folder and not os.path.isfile(value):
+        do = "write the rows to a file; they are read more than once"
+        yield Fault(f"{label}: neither a file nor a folder", do=do, flags=flags)
     elif not (files := find_data_files(value)):
         what = "this folder holds no data files" if is_folder else "matches no data file"
         yield Fault(f"{label}: {what}", expected=f"files of the kinds {kinds}", flags=flags)
@@ -233,7 +236,9 @@ def _absent(name: str, value: str, expected: str) -> Fault:
     """A path that does not exist, with the most alike name in its folder."""
     folder = Path(value).absolute().parent
     do = ""
-    if not os.path.isdir(folder):
+    if os.path.islink(value):
+        do = f"mend the link: it leads to {os.readlink(value)}"
+    elif not os.path.isdir(folder):
         do = f"there is no folder {folder} either"
     elif os.access(folder, os.R_OK):
         near = close(Path(value).name, os.listdir(folder))

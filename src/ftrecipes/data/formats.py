@@ -19,6 +19,7 @@ from ftrecipes.data.readers import (
     read_tokens,
 )
 from ftrecipes.data.rows import RawRows, RowFault
+from ftrecipes.runtime import log
 
 Reader = Callable[[Mapping], Row]
 
@@ -54,7 +55,10 @@ def choose_reader(raw: RawRows, tokenizer: PreTrainedTokenizerBase, data: DataCo
     """
     columns = _renamed(raw, data.columns)
     name = _detect(raw, columns, data) if data.format == "auto" else data.format
-    _check_columns(name, columns, data)
+    _check_columns(name, columns, data, raw=raw)
+    unread = [column for column in columns if column not in FORMATS[name].columns]
+    if unread:
+        log.info(f"{raw.name}: columns that --data.format {name} does not read: {_list(unread)}")
     read = _reader(name, tokenizer)
     return partial(_read_renamed, read=read, names=data.columns) if data.columns else read
 
@@ -114,7 +118,7 @@ def _detect(raw: RawRows, columns: list[str], data: DataConfig) -> str:
     )
 
 
-def _check_columns(name: str, columns: list[str], data: DataConfig) -> None:
+def _check_columns(name: str, columns: list[str], data: DataConfig, *, raw: RawRows) -> None:
     made = FORMATS[name]
     idle = [our for our in data.columns if our not in made.columns]
     if idle:
@@ -126,7 +130,7 @@ def _check_columns(name: str, columns: list[str], data: DataConfig) -> None:
     if missing:
         raise DataError(
             f"--data.format {name} needs the column {missing[0]!r}.{_meant(missing[0], columns)}\n"
-            f"  got: columns {_list(columns)}\n"
+            f"  got: {raw.name} with columns {_list(columns)}\n"
             f"  do: name it: --data.columns {missing[0]}=COLUMN"
         )
 

@@ -29,8 +29,8 @@ def read_instruction_chat(row: Mapping) -> ChatRow:
 def read_instruction(row: Mapping) -> TextRow:
     """Instruction in the Alpaca prompt, for base models."""
     instruction, context, output = _instruction(row)
-    for key in ("system", "history"):
-        if row.get(key):
+    for key, value in {"system": optional_words(row, "system"), "history": _history(row)}.items():
+        if value:
             raise RowFault(f"key '{key}' has no place in a prompt without a chat template")
     return TextRow(alpaca_prompt(instruction, context=context), output)
 
