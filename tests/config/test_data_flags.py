@@ -75,6 +75,10 @@ def test_a_file_is_not_taken_for_a_glob(flags_of):
         (f"{ALPACA} --data.train_split x", "rows of alpaca_dataset have no splits"),
         (f"{ALPACA} --data.format chat", "--data.format: would have no effect"),
         (f"{ALPACA} --data.columns output=answer", "--data.columns: would have no effect"),
+        (
+            "--data.columns instruction=a,output=a",
+            "--data.columns: one column in 2 places\n  got: a as instruction, output",
+        ),
         ("--data.val_fraction 1", "--data.val_fraction: out of range"),
         ("--data.val_fraction -0.1", "--data.val_fraction: out of range"),
         (

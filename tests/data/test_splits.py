@@ -1,6 +1,7 @@
 """Training and validation rows together: parts that are cut off, and the faults of both."""
 
 import json
+import logging
 from dataclasses import replace
 
 import datasets
@@ -117,6 +118,18 @@ def test_a_fault_of_both_parts_is_told_once(write):
     with pytest.raises(DataError) as caught:
         read_splits(config(write(10), val_fraction=0.2), tokenizer)
     assert str(caught.value).count("no end token") == 1
+
+
+def test_validation_rows_that_are_the_training_rows_are_told(write, monkeypatch):
+    told = []
+    monkeypatch.setattr(logging.getLogger("ftrecipes"), "warning", told.append)
+    path = write(9)
+    read_splits(config(path, val_file=str(write(8, name="other.jsonl"))), TOKENIZER)
+    read_splits(config(path, val_fraction=0.5), TOKENIZER)
+    assert told == []
+    read_splits(config(path, val_file=str(write(9, name="copy.jsonl"))), TOKENIZER)
+    [line] = told
+    assert line.startswith("the validation rows (copy.jsonl) are the training rows")
 
 
 def test_validation_files_may_be_a_folder(write, tmp_path):

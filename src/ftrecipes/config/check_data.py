@@ -1,5 +1,6 @@
 """Where rows come from: combinations of settings for data."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 from ftrecipes.config.check_paths import CUSTOM, FILE_SETS, NAMED_SETS, is_path
@@ -28,10 +29,20 @@ def check_data(config: RunConfig) -> Iterator[Fault]:
         names = [*asked_in(config, CUSTOM), *options]
         if names:
             yield idle(names, f"it needs --dataset {CUSTOM}", "dataset")
+    yield from _columns(config)
     yield from _named(config)
     yield from _validation(config)
     if config.train.batching_strategy != "padding" and asked(config, "data.shuffle"):
         yield idle(["data.shuffle"], "it is for --batching_strategy padding", "batching_strategy")
+
+
+def _columns(config: RunConfig) -> Iterator[Fault]:
+    for their, count in Counter(config.data.columns.values()).items():
+        if count > 1:
+            ours = ", ".join(our for our, name in config.data.columns.items() if name == their)
+            what = f"--data.columns: one column in {count} places"
+            flags = ("data.columns",)
+            yield Fault(what, got=f"{their} as {ours}", expected="one for each", flags=flags)
 
 
 def _named(config: RunConfig) -> Iterator[Fault]:

@@ -8,6 +8,7 @@ from ftrecipes.config.schema import RunConfig
 from ftrecipes.data.cache import tokenize_cached
 from ftrecipes.data.rows import RawRows, TokenRows
 from ftrecipes.data.sources import load_split
+from ftrecipes.runtime import log
 
 FRACTION_SEED = 42
 """Its own, so that the same data give the same validation rows whatever `--seed` is."""
@@ -51,7 +52,14 @@ def _load(
     if fraction and not faults:
         raws["train"], raws["validation"] = cut_fraction(raws["train"], fraction)
         raws["validation"] = raws["validation"] if config.train.run_validation else None
-    return {split: raw for split, raw in raws.items() if raw is not None}
+    found = {split: raw for split, raw in raws.items() if raw is not None}
+    prints = [raw.fingerprint for raw in found.values()]
+    if len(prints) == 2 and prints[0] == prints[1] and prints[0] is not None:
+        log.warning(
+            f"the validation rows ({found['validation'].name}) are the training rows: evaluation "
+            "will not tell how the model does on others (--data.val_fraction sets some aside)"
+        )
+    return found
 
 
 def cut_fraction(raw: RawRows, fraction: float) -> tuple[RawRows, RawRows]:
