@@ -3,8 +3,8 @@
 import pytest
 
 from ftrecipes.config.errors import DataError
-from tests.data.dialogs import tokenize
-from tests.data.tool_dialogs import ASKED, TOOL, call, calls, dialog, says
+from tests.data.dialogs import rows_of, tokenize, trained_text
+from tests.data.tool_dialogs import ASKED, TOOL, call, calls, dialog, result, says
 from tests.tiny_tokenizers import build_tokenizer
 
 
@@ -97,3 +97,53 @@ def test_faulty_tools_and_calls_are_named(tools, made, fault):
     row = {"messages": [says("user", "Hi"), calls(made)], "tools": tools}
     with pytest.raises(DataError, match=f"test rows row 1: .*{fault}"):
         tokenize([row], build_tokenizer("qwen"))
+
+
+def named_results(*, of_calls="m.tool_calls", behind="''") -> str:
+    """As Harmony and Gemma 4: a result bears the function's name; early thoughts are left out."""
+    template = (
+        "{%- set ns = namespace(name='') %}{%- for m in messages %}"
+        "{%- if m.role == 'tool' %}{{- '<|im_start|>' + ns.name + '\n' + m.content }}"
+        "{{- BEHIND }}"
+        "{%- else %}{{- '<|im_start|>' + m.role + '\n' }}"
+        "{%- if loop.last and m.thinking %}{{- '<think>' + m.thinking + '</think>' }}"
+        "{%- endif %}"
+        "{%- if not m.tool_calls or BEHIND == '' %}{{- m.content }}{%- endif %}"
+        "{%- for call in CALLS %}{%- set ns.name = call.function.name %}"
+        "{{- '<tool_call>' + ns.name + (call.function.arguments | tojson) + '</tool_call>' }}"
+        "{%- endfor %}{%- endif %}{{- '<|im_end|>\n' }}{%- endfor %}"
+        "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"
+    )
+    return template.replace("CALLS", of_calls).replace("BEHIND", behind)
+
+
+def test_the_name_that_a_result_bears_is_not_taken_for_a_call():
+    tokenizer = build_tokenizer("qwen")
+    tokenizer.chat_template = named_results()
+    message = calls(call({"a": 1}), call({"a": 2}, name="sun"), thinking="hm", content="I look.")
+    messages = [says("user", "Hi"), message, result(), result("no", "2"), says("assistant", "So.")]
+    [(_, labels)] = rows_of(tokenize([{"messages": messages}], tokenizer))
+    made = '<tool_call>rain{"a": 1}</tool_call><tool_call>sun{"a": 2}</tool_call>'
+    assert trained_text(tokenizer, labels) == f"I look.{made}<|im_end|>So.<|im_end|>"
+
+
+@pytest.mark.parametrize(
+    ("template", "fault"),
+    [
+        (
+            named_results(of_calls="(m.tool_calls or [])[:1]"),
+            r"leaves messages\[1\].tool_calls out",
+        ),
+        (
+            named_results(behind="messages[1].content"),
+            r"writes messages\[1\].content apart from its tool_calls",
+        ),
+    ],
+)
+def test_calls_and_words_that_are_not_all_in_one_place(template, fault):
+    tokenizer = build_tokenizer("qwen")
+    tokenizer.chat_template = template
+    message = calls(call(), call(name="sun"), thinking="hm", content="I look.")
+    messages = [says("user", "Hi"), message, result(), says("assistant", "So.")]
+    with pytest.raises(DataError, match=fault):
+        tokenize([{"messages": messages}], tokenizer)

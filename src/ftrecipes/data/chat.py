@@ -19,7 +19,7 @@ from ftrecipes.data.kinds import ChatRow
 from ftrecipes.data.rows import RowFault
 from ftrecipes.data.spans import Span, SpanFinder, ends_open, last_special
 from ftrecipes.data.template import Messages, Template, unused_character, unused_characters
-from ftrecipes.data.tools import with_names, with_objects, with_texts
+from ftrecipes.data.tools import with_last_name, with_objects, with_texts
 
 COMMON_KEYS = {"role", "content", "tool_calls", "tool_call_id", "name", "weight", "train"}
 """Keys of messages that are checked elsewhere, or that many templates have no place for."""
@@ -150,7 +150,7 @@ def _check_contents(messages: Messages, text: str, template: Template) -> None:
     for index, (message, other) in enumerate(zip(messages, marked, strict=True)):
         left_out = []
         if "tool_calls" in message:
-            left_out.append(("tool_calls", with_names(message, unused_character(text))))
+            left_out.append(("tool_calls", with_last_name(message, unused_character(text))))
         if other is not message and other["content"] not in written:
             left_out.append(("content", other))
         for key, changed in left_out:

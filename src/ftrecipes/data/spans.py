@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ftrecipes.data.rows import RowFault
 from ftrecipes.data.template import Messages, Template, unused_character
-from ftrecipes.data.tools import with_names
+from ftrecipes.data.tools import with_last_name
 
 Span = tuple[int, int]
 Write = Callable[[Messages], str | None]
@@ -84,26 +84,41 @@ class SpanFinder:
         return start, end + len(common.rstrip())
 
     def _by_names(self, index: int, *, prompt_end: int | None) -> Span:
-        """Of a message that calls tools: the names of the functions are exchanged."""
+        """Of a message that calls tools: the name of the last function is exchanged."""
+        message, mark = self.messages[index], unused_character(self.text)
+        marked = self._exchanged(index, with_last_name(message, mark))
+        *until, ending = self.template.write(marked[: index + 1]).split(mark)
+        # Behind the calls the name may come again, with the result.
+        *parts, behind = self.template.write(marked).split(mark, len(until))
+        name = message["tool_calls"][-1]["function"]["name"]
+        calls = "".join(part + name for part in parts)
+        if not until or parts[1:] != until[1:] or not self.text.startswith(calls):
+            raise RowFault(f"the chat template does not write messages[{index}].tool_calls as one")
+        start = self._start_of_calls(index, prompt_end=prompt_end)
+        end = len(calls) + len(common_prefix(behind, ending).rstrip())
+        at = self._start_of_words(index)
+        if at is not None and not start <= at < end:
+            raise RowFault(
+                f"the chat template writes messages[{index}].content apart from its tool_calls"
+            )
+        return start, end
+
+    def _start_of_words(self, index: int) -> int | None:
+        """Where the words of a message that calls tools begin, if it has some."""
+        if not self.messages[index].get("content"):
+            return None
         mark = unused_character(self.text)
-        marked = self._exchanged(index, with_names(self.messages[index], mark))
-        exchanged = self.template.write(marked)
-        ending_here = self.template.write(marked[: index + 1])
-        if mark not in exchanged or mark not in ending_here:
-            raise RowFault(f"the chat template does not write messages[{index}].tool_calls")
-        behind, ending = exchanged.rpartition(mark)[2], ending_here.rpartition(mark)[2]
-        end = self._end_before(behind, index) + len(common_prefix(behind, ending).rstrip())
-        return self._start_of_calls(index, prompt_end=prompt_end), end
+        marked = self._exchanged(index, {**self.messages[index], "content": mark})
+        written, found, _ = self.template.write(marked).partition(mark)
+        return len(common_prefix(self.text, written)) if found else None
 
     def _start_of_calls(self, index: int, *, prompt_end: int | None) -> int:
         if self.template.has_prompt and prompt_end is not None:
             return prompt_end
         mark, before = unused_character(self.text), self.messages[:index]
-        if self.messages[index].get("content"):
-            marked = self._exchanged(index, {**self.messages[index], "content": mark})
-            written, found, _ = self.template.write(marked).partition(mark)
-            if found:
-                return len(common_prefix(self.text, written))
+        words = self._start_of_words(index)
+        if words is not None:
+            return words
         # What stands before the words of an answer in the same place is its header.
         start = self._end_of(self.template.try_write, index) if before else 0
         earlier = self.template.try_write(before) if before else ""

@@ -62,12 +62,11 @@ def with_texts(messages: Iterable[Mapping]) -> list[Mapping]:
     return [_with_arguments(message, as_text=True) for message in messages]
 
 
-def with_names(message: Mapping, name: str) -> dict:
-    """The message with every function that it calls called `name`."""
-    calls = [
-        {**call, "function": {**call["function"], "name": name}} for call in message["tool_calls"]
-    ]
-    return {**message, "tool_calls": calls}
+def with_last_name(message: Mapping, name: str) -> dict:
+    """The message with the last function that it calls called `name`."""
+    *calls, last = message["tool_calls"]
+    renamed = {**last, "function": {**last["function"], "name": name}}
+    return {**message, "tool_calls": [*calls, renamed]}
 
 
 def _with_arguments(message: Mapping, *, as_text: bool) -> Mapping:
