@@ -120,6 +120,7 @@ def test_write_text_replaces_in_one_step(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="killed here"):
         write_json(path, {"a": 1})
     assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_compare_names_what_is_lost_foreign_or_changed():

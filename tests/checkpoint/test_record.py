@@ -1,6 +1,7 @@
 """run.yaml, run.json and error.txt: what they say while a run goes on, and how it ended."""
 
 import json
+import resource
 
 import pytest
 import yaml
@@ -48,6 +49,31 @@ def test_a_failed_run_keeps_its_traceback(tmp_path, error):
     assert "Traceback" in text
     assert "row 3 is bad" in text
     assert caught.value.__notes__ == [f"The traceback is in {tmp_path / 'error.txt'}"]
+
+
+def test_on_a_full_disk_the_status_comes_before_the_traceback(tmp_path):
+    """A limit on the size of files stands for a disk with a little room: enough for run.json."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        with pytest.raises(DataError), open_record(tmp_path):
+            limit = (tmp_path / "run.json").stat().st_size + 200
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+            raise DataError("x") from ValueError("long " * 400)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert status(tmp_path) == "failed"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.json", "run.yaml"]
+
+
+def test_a_record_that_can_not_be_written_is_told_in_our_words(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        with pytest.raises(CheckpointError, match=r"run\.json could not be written"):  # noqa: SIM117
+            with open_record(tmp_path):
+                resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert status(tmp_path) == "running"
 
 
 def test_an_interrupted_run_says_so_and_is_no_failure(tmp_path):

@@ -1,7 +1,10 @@
 """metrics.jsonl: valid JSON whatever the numbers, on disk at once, rank 0 only."""
 
 import json
+import logging
 import math
+import resource
+import signal
 
 import pytest
 
@@ -42,3 +45,23 @@ def test_other_ranks_write_no_file(tmp_path):
     with MetricsFile(tmp_path / "metrics.jsonl", rank=1) as metrics:
         metrics.write("step", loss=1.0)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_costs_lines_and_not_the_training(tmp_path, caplog):
+    """A limit on the size of files fails like a full disk: in the middle of a line."""
+    path = tmp_path / "metrics.jsonl"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    assert signal.getsignal(signal.SIGXFSZ) == signal.SIG_IGN
+    with MetricsFile(path, rank=0) as metrics, caplog.at_level(logging.WARNING, "ftrecipes"):
+        metrics.write("step", step=1)
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 9, before[1]))
+            metrics.write("step", step=2)
+            metrics.write("step", step=3)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        metrics.write("step", step=4)
+    assert [line["step"] for line in read(path)] == [1, 4]
+    (message,) = caplog.messages
+    assert "could not be written" in message
+    assert str(path) in message

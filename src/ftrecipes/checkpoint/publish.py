@@ -24,11 +24,15 @@ def write_json(path: Path, content: dict) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write UTF-8 `text` to `path` through a renamed neighbour, flushed to the disk."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(beside, "w", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(beside, path)
+    try:
+        with open(beside, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except OSError:
+        beside.unlink(missing_ok=True)  # on a full disk others need its room
+        raise
 
 
 def publish(

@@ -48,16 +48,25 @@ class RunRecord:
         self.add()
 
     def add(self, **entries: object) -> None:
-        """Add or replace entries and write the file."""
+        """Add or replace entries and write the file. Raises CheckpointError when that fails."""
         self._content |= entries
-        write_json(self.folder / RUN_RECORD, self._content)
+        path = self.folder / RUN_RECORD
+        try:
+            write_json(path, self._content)
+        except OSError as error:
+            raise CheckpointError(
+                f"{path} could not be written.\n  got: {error}\n"
+                "  do: make its disk large enough and its folder writable; weights that the log "
+                "says are saved are whole"
+            ) from error
 
     def fail(self, error: Exception) -> None:
         """Note an error: its traceback goes to error.txt, whose path the exception carries."""
+        # First what is small, as the disk may be full.
+        self.add(status="failed", ended=now(), error=str(error))
         path = self.folder / "error.txt"
         write_text(path, traceback.format_exc())
         error.add_note(f"The traceback is in {path}")
-        self.add(status="failed", ended=now(), error=str(error))
 
     def settle(self) -> None:
         """The result is published: its record stands beside it."""
@@ -93,11 +102,11 @@ def record_run(
         record.add(status="finished", ended=now())
     except Exception as error:
         # A full disk must not put its own error in the place of the first.
-        with suppress(OSError):
+        with suppress(OSError, CheckpointError):
             record.fail(error)
         raise
     except BaseException:
-        with suppress(OSError):
+        with suppress(CheckpointError):
             record.add(status="interrupted", ended=now())
         raise
     finally:

@@ -1,19 +1,29 @@
 """metrics.jsonl: one JSON object a line for each step, evaluation and event, at once on disk."""
 
+import errno
 import json
 import math
+import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from ftrecipes.runtime import log
+
 
 class MetricsFile:
-    """Writes on rank 0 and does nothing on the others. A context manager: it closes the file."""
+    """Writes on rank 0 and does nothing on the others. A context manager: it closes the file.
+
+    A line that can not be written (the disk is full) is left out and told once: training is worth
+    more than its numbers, and there may be room again when the weights are saved.
+    """
 
     def __init__(self, path: Path, *, rank: int):
-        # buffering=1: each line is with the operating system as soon as it is written.
-        self._file = path.open("w", buffering=1, encoding="utf-8") if rank == 0 else None
+        # Unbuffered: each line is with the operating system as soon as it is written.
+        self._file = path.open("wb", buffering=0) if rank == 0 else None
+        self._is_told = False
 
     def write(self, kind: str, **fields: object) -> None:
         """Add one line: `kind` (step, evaluation, epoch, end, ...), the time, and `fields`.
@@ -24,7 +34,24 @@ class MetricsFile:
         if self._file is None:
             return
         line = {"kind": kind, "unix_seconds": round(time.time(), 3)} | spell_out(fields)
-        self._file.write(json.dumps(line, allow_nan=False) + "\n")
+        self._append((json.dumps(line, allow_nan=False) + "\n").encode())
+
+    def _append(self, line: bytes) -> None:
+        end = self._file.tell()
+        try:
+            written = self._file.write(line)
+            if written != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            with suppress(OSError):  # what is there of the line would spoil the next
+                self._file.seek(end)
+                self._file.truncate()
+            if not self._is_told:
+                log.warning(
+                    f"A line of {self._file.name} could not be written: {error}. Training goes "
+                    "on; make room on the disk, or the weights can not be saved either"
+                )
+            self._is_told = True
 
     def __enter__(self) -> Self:
         return self
