@@ -2,6 +2,7 @@
 
 import json
 import resource
+from contextlib import ExitStack, contextmanager
 
 import pytest
 import yaml
@@ -51,28 +52,38 @@ def test_a_failed_run_keeps_its_traceback(tmp_path, error):
     assert caught.value.__notes__ == [f"The traceback is in {tmp_path / 'error.txt'}"]
 
 
-def test_on_a_full_disk_the_status_comes_before_the_traceback(tmp_path):
-    """A limit on the size of files stands for a disk with a little room: enough for run.json."""
+@contextmanager
+def room_for(size: int):
+    """Inside, no file grows beyond `size` bytes: like a full disk, with a little room."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
-        with pytest.raises(DataError), open_record(tmp_path):
-            limit = (tmp_path / "run.json").stat().st_size + 200
-            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
-            raise DataError("x") from ValueError("long " * 400)
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def fail_on_a_full_disk(folder):
+    with ExitStack() as stack, open_record(folder):
+        stack.enter_context(room_for((folder / "run.json").stat().st_size + 200))
+        raise DataError("x") from ValueError("long " * 400)
+
+
+def finish_on_a_full_disk(folder):
+    with ExitStack() as stack, open_record(folder):
+        stack.enter_context(room_for(10))
+
+
+def test_on_a_full_disk_the_status_comes_before_the_traceback(tmp_path):
+    with pytest.raises(DataError):
+        fail_on_a_full_disk(tmp_path)
     assert status(tmp_path) == "failed"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run.json", "run.yaml"]
 
 
 def test_a_record_that_can_not_be_written_is_told_in_our_words(tmp_path):
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    try:
-        with pytest.raises(CheckpointError, match=r"run\.json could not be written"):  # noqa: SIM117
-            with open_record(tmp_path):
-                resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with pytest.raises(CheckpointError, match=r"run\.json could not be written"):
+        finish_on_a_full_disk(tmp_path)
     assert status(tmp_path) == "running"
 
 
