@@ -35,6 +35,15 @@ def test_the_head_is_yaml_and_the_body_tells_the_run():
     assert "seed" not in dict(given)
 
 
+def test_a_folder_is_told_by_its_name():
+    """The hub refuses a card whose base model is a path."""
+    config = parse_words(["--model_name", "org/base", "--dataset", "o/r", "--output_dir", "out"])
+    text = model_card(config.config, base="/home/me/my model", state=STATE)
+    assert text.startswith("---\nlibrary_name: transformers\n")
+    assert "# my model, fine-tuned\n" in text
+    assert "/home" not in text
+
+
 def test_without_evaluation_there_are_no_losses():
     text = card(state=STATE | {"first_eval_loss": None, "last_eval_loss": None})
     assert "library_name: transformers" in text

@@ -95,8 +95,31 @@ def test_the_plan_is_a_pure_function_of_its_arguments(strategy, shuffle):
 def test_a_known_plan():
     """Pinned, so that a resumed run of another version meets the same rows."""
     loader = make_loader(make_rows([10] * 8), strategy="padding", shuffle="plain")
-    assert loader.step_plan(0) == [[(3, 5)], [(2, 0)], [(1, 4)], [(7, 6)]]
-    assert loader.step_plan(1) == [[(7, 2)], [(4, 5)], [(6, 0)], [(1, 3)]]
+    assert loader.step_plan(0) == [[(1, 4)], [(2, 0)], [(3, 5)], [(7, 6)]]
+    assert loader.step_plan(1) == [[(1, 3)], [(6, 0)], [(7, 2)], [(4, 5)]]
+
+
+@pytest.mark.parametrize("split", [(4, 3, 1), (12, 1, 1), (2, 3, 2), (1, 4, 3)])
+def test_plain_steps_hold_the_same_rows_however_they_are_split(split):
+    """G02: half the batch and twice the accumulation, or more ranks, is the same training."""
+    batch_size, accumulation, world_size = split
+    plans = [
+        make_loader(
+            make_rows(draw_lengths(50)),
+            strategy="padding",
+            shuffle="plain",
+            batch_size=batch_size,
+            accumulation=accumulation,
+            world_size=world_size,
+            rank=rank,
+        ).step_plan(1)
+        for rank in range(world_size)
+    ]
+    steps = [sorted(chain.from_iterable(chain(*step))) for step in zip(*plans, strict=True)]
+    whole = make_loader(
+        make_rows(draw_lengths(50)), strategy="padding", shuffle="plain", batch_size=12
+    )
+    assert steps == [sorted(*step) for step in whole.step_plan(1)]
 
 
 def test_padding_takes_so_many_rows_and_packing_so_many_positions():

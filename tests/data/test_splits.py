@@ -156,3 +156,14 @@ def test_the_context_length_of_the_flags_is_that_of_the_rows(tmp_path):
     train = replace(train, context_length=64)
     with pytest.raises(DataError, match="within --context_length 64"):
         read_splits(RunConfig(train=train), build_tokenizer("chatml"))
+
+
+def test_new_tokens_that_no_row_holds_are_told(tmp_path):
+    tokenizer = build_tokenizer("chatml")
+    tokenizer.add_tokens(["<plan>", "<act>"])
+    turns = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "<plan> a"}]
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"messages": turns}) + "\n")
+    run = RunConfig(train=TrainConfig(dataset=str(path), new_tokens=["<plan>", "<act>"]))
+    [line] = read_splits(run, tokenizer)[0].report
+    assert line.startswith("no row holds <act>: the model will not learn")

@@ -1,6 +1,7 @@
 """The model card: README.md beside the weights."""
 
 import json
+import os
 from collections.abc import Mapping
 
 from ftrecipes.config.adapter_folder import method_of
@@ -11,8 +12,12 @@ from ftrecipes.config.schema import RunConfig
 def model_card(config: RunConfig, *, base: str, state: Mapping[str, int | float | None]) -> str:
     """Text of the card: base model, data, method, scores and the flags that were given.
 
-    `state` are the numbers of a TrainState, by name.
+    `state` are the numbers of a TrainState, by name. A folder is told by its name alone, and not as
+    the base model that the hub would look up: where it lies on this machine is nobody's business.
     """
+    is_path = os.path.isabs(base)
+    name = os.path.basename(base) if is_path else base
+    head = "" if is_path else f"base_model: {json.dumps(base)}\n"
     peft = config.train.use_peft
     method = f"{method_of(config)} adapter" if peft else "every parameter trained"
     if config.quantization.method != "none":
@@ -26,12 +31,12 @@ def model_card(config: RunConfig, *, base: str, state: Mapping[str, int | float 
     scores = "".join(f"| {name} | {value} |\n" for name, value in _scores(state))
     return (
         "---\n"
-        f"base_model: {json.dumps(base)}\n"
+        f"{head}"
         f"library_name: {'peft' if peft else 'transformers'}\n"
         "pipeline_tag: text-generation\n"
         "tags: [ftrecipes]\n"
         "---\n\n"
-        f"# {base}, fine-tuned\n\n"
+        f"# {name}, fine-tuned\n\n"
         f"Trained with ftrecipes on `{config.train.dataset}` ({method}).\n\n"
         f"| measure | value |\n|---|---|\n{scores}\n"
         "The flags that were given; `run.yaml` has every setting, `metrics.jsonl` every step:\n\n"

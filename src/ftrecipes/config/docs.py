@@ -22,8 +22,8 @@ where each value comes from; `run.yaml` in a run folder holds every value of tha
 LEGACY_INTRODUCTION = """\
 The command has the same shape and understands the flags of llama-recipes and llama-cookbook (as of
 October 2025). What does nothing any more is accepted with one warning; what is refused says so
-before anything is loaded. A flag of a section may be typed without its section, as before, where
-only one section has it: `--r 8` is `--lora.r 8`.
+before anything is loaded. A flag of that time may be typed without its section, as before, where
+only one section has it: `--r 8` is `--lora.r 8`. Newer flags need their section.
 """
 LEGACY_DIFFERENCES = """\
 The learning rate falls along `--scheduler cosine` after a warm-up; `--scheduler step` with

@@ -11,6 +11,7 @@ from typing import Literal
 
 from ftrecipes.config.values import FALSE_WORDS, NONE_WORDS
 
+AMBIGUOUS = ("num_virtual_tokens",)  # of prefix alone then, of prompt too now
 SECTION_ALIASES = {"lora_config": "lora", "quantization_config": "quantization"}
 
 
@@ -190,5 +191,7 @@ def fate_of(name: str) -> Fate | None:
     """
     if name in FATES:
         return FATES[name]
+    if name in AMBIGUOUS:
+        return None
     fates = {fate for full, fate in FATES.items() if full.partition(".")[2] == name}
     return fates.pop() if len(fates) == 1 else None

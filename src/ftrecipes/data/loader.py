@@ -17,7 +17,8 @@ class Loader:
     `packing` fills a micro-batch with whole rows up to `batch_size` x `context_length` positions;
     `padding` takes `batch_size` rows, of like length unless `shuffle` is `plain`. Both are run
     flattened. A step is `accumulation` micro-batches on each of `world_size` ranks; the last one of
-    an epoch may be smaller. Rows without a token to train on are in no micro-batch.
+    an epoch may be smaller. With `plain`, the rows of a step depend on the product of these three
+    alone. Rows without a token to train on are in no micro-batch.
 
     Nothing is kept between calls, so any step of any epoch can be planned on any rank. All ranks
     have the same number of micro-batches in a step; one of them may hold no rows when rows are few.
@@ -44,7 +45,8 @@ class Loader:
         random = np.random.RandomState([self.seed % 2**32, epoch])
         order = random.permutation(self._trained()).tolist()
         batches = self._batches(order)
-        batches = [batches[index] for index in random.permutation(len(batches))]
+        if self.shuffle != "plain":  # those of `plain` are in random order, and stay as they came
+            batches = [batches[index] for index in random.permutation(len(batches))]
         window = self.accumulation * self.world_size
         steps = [batches[at : at + window] for at in range(0, len(batches), window)]
         if steps:

@@ -1,5 +1,7 @@
 """Training and validation rows of a run, as tokens and labels."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
@@ -35,7 +37,21 @@ def read_splits(
     if faults:
         # Two parts of one file may have the same fault.
         raise DataError("\n\n".join(dict.fromkeys(map(str, faults)))) from faults[0]
+    _report_absent(config.train.new_tokens, tokenizer, found["train"])
     return found["train"], found.get("validation")
+
+
+def _report_absent(
+    tokens: Sequence[str], tokenizer: PreTrainedTokenizerBase, rows: TokenRows
+) -> None:
+    """A new token that no row has keeps the embedding it starts with."""
+    seen = set(np.unique(rows.input_ids).tolist())
+    absent = [token for token in tokens if tokenizer.convert_tokens_to_ids(token) not in seen]
+    if absent:
+        rows.report.append(
+            f"no row holds {', '.join(absent)}: the model will not learn what is not there "
+            "(--new_tokens)"
+        )
 
 
 def _load(

@@ -46,7 +46,8 @@ def resize(
     if added:
         _check_tables(model, rows)
         enlarge(model, size)
-        log.info(f"the embeddings have {size} rows instead of {rows}, for new tokens")
+        if model.device.type != "meta":  # the sketch is enlarged too
+            log.info(f"the embeddings have {size} rows instead of {rows}, for new tokens")
     asked = tokenizer.convert_tokens_to_ids(list(train.new_tokens))
     return tuple(sorted({*asked, *added}))
 
