@@ -48,3 +48,20 @@ def test_a_step_that_is_counted_is_in_no_trace(needed):
     assert "do: --flop_counter_start 6" in fault
     for start in ("2", "6"):
         assert parse_words([*both, "--flop_counter_start", start]).config.train.flop_counter
+
+
+def test_names_that_wandb_refuses_are_faults(needed):
+    wandb = pytest.importorskip("wandb")
+    words = [*needed, "--tracking", "wandb"]
+    for project, tag in (("a/b", "t" * 65), ("p" * 129, "t" * 65)):
+        asked = [*words, "--tracking.project", project, "--tracking.tags", f"ok,{tag}"]
+        first, second = faults_of(lambda asked=asked: parse_words(asked))
+        assert "--tracking.project: no name for a project of wandb" in first
+        assert "--tracking.tags: too long a tag" in second
+        with pytest.raises(wandb.Error):
+            wandb.Settings(project=project)
+        with pytest.raises(ValueError, match="64 characters"):
+            wandb.Settings(run_tags=(tag,))
+    fine = ["--tracking.project", "p" * 128, "--tracking.tags", "t" * 64]
+    assert parse_words([*words, *fine]).config.tracking.project == "p" * 128
+    wandb.Settings(project="p" * 128, run_tags=("t" * 64,))

@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import math
+import resource
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -188,6 +189,30 @@ def test_no_key_is_an_error_before_weights_are_read(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="wandb could not be started") as caught:
         rehearse_trackers(settings(replace(OFFLINE, mode="online")), rank=0)
     assert "wandb login" in str(caught.value)
+
+
+def test_variables_that_wandb_refuses_are_told_before_weights_are_read(monkeypatch):
+    def refuse():
+        raise ValueError("mode: Input should be 'online', 'offline' or 'disabled'")
+
+    monkeypatch.setattr("wandb.setup", refuse)  # it reads the environment once a process
+    with pytest.raises(ConfigError, match="Input should be 'online'") as caught:
+        rehearse_trackers(settings(TrackingConfig(wandb=True)), rank=0)
+    assert "WANDB_" in str(caught.value)
+
+
+def test_a_full_disk_ends_tensorboard_alone_and_leaves_whole_events(tmp_path, caplog, capfd):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    tracking = TrackingConfig(tensorboard=True)
+    with caplog.at_level(logging.WARNING, logger="ftrecipes"), recorder(tmp_path, tracking) as run:
+        run.step(step=1, loss=0.5, lr=0.1, seconds=0.1, note="", **STEP)
+        (path,) = tmp_path.glob("tensorboard/*/*")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 20, before[1]))
+        run.step(step=2, loss=0.5, lr=0.1, seconds=0.1, note="", **STEP)
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [message for message in caplog.messages if "TensorBoard failed" in message]
+    assert curves(open_events(tmp_path)).keys() == {1}
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_what_is_no_number_is_no_curve():

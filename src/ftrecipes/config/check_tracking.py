@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from ftrecipes.config.faults import Fault, idle
 from ftrecipes.config.flags import asked_in, value_of
 from ftrecipes.config.schema import RunConfig, TrainConfig
+from ftrecipes.config.sections import TrackingConfig
 
 TRACKERS = ("wandb", "tensorboard")
 
@@ -19,9 +20,30 @@ def check_tracking(config: RunConfig) -> Iterator[Fault]:
             what = f"--{flag}: the package {name} is not installed here"
             yield Fault(what, do=f"pip install {name}, or leave --{flag} out", flags=(flag,))
     switches = [f"tracking.{name}" for name in TRACKERS]
+    yield from _refused_by_wandb(config.tracking)
     names = [name for name in asked_in(config, "tracking") if name not in switches]
     if names and not config.tracking.wandb:
         yield idle(names, "it needs --tracking.wandb", "tracking.wandb")
+
+
+def _refused_by_wandb(tracking: TrackingConfig) -> Iterator[Fault]:
+    """What wandb 0.31 refuses when a run starts, which is after the weights have been read."""
+    project = tracking.project
+    if len(project) > 128 or set(project) & set("/\\#?%:"):
+        yield Fault(
+            "--tracking.project: no name for a project of wandb",
+            got=project,
+            expected="at most 128 characters, none of them / \\ # ? % :",
+            flags=("tracking.project",),
+        )
+    for tag in tracking.tags:
+        if len(tag) > 64:
+            yield Fault(
+                "--tracking.tags: too long a tag",
+                got=f"{tag} ({len(tag)} characters)",
+                expected="at most 64",
+                flags=("tracking.tags",),
+            )
 
 
 def _overlap(train: TrainConfig) -> Iterator[Fault]:

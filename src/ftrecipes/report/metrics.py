@@ -1,15 +1,13 @@
 """metrics.jsonl: one JSON object a line for each step, evaluation and event, at once on disk."""
 
-import errno
 import json
 import math
-import os
 import time
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from ftrecipes.report.whole_file import WholeFile
 from ftrecipes.runtime import log
 
 
@@ -21,8 +19,7 @@ class MetricsFile:
     """
 
     def __init__(self, path: Path, *, rank: int):
-        # Unbuffered: each line is with the operating system as soon as it is written.
-        self._file = path.open("wb", buffering=0) if rank == 0 else None
+        self._file = WholeFile(path) if rank == 0 else None
         self._is_told = False
 
     def write(self, kind: str, **fields: object) -> None:
@@ -34,21 +31,12 @@ class MetricsFile:
         if self._file is None:
             return
         line = {"kind": kind, "unix_seconds": round(time.time(), 3)} | spell_out(fields)
-        self._append((json.dumps(line, allow_nan=False) + "\n").encode())
-
-    def _append(self, line: bytes) -> None:
-        end = self._file.tell()
         try:
-            written = self._file.write(line)
-            if written != len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._file.write((json.dumps(line, allow_nan=False) + "\n").encode())
         except OSError as error:
-            with suppress(OSError):  # what is there of the line would spoil the next
-                self._file.seek(end)
-                self._file.truncate()
             if not self._is_told:
                 log.warning(
-                    f"A line of {self._file.name} could not be written: {error}. Training goes "
+                    f"A line of {self._file.path} could not be written: {error}. Training goes "
                     "on; make room on the disk, or the weights can not be saved either"
                 )
             self._is_told = True

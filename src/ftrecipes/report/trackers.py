@@ -4,6 +4,7 @@
 The step of every axis is the optimizer step.
 """
 
+import os
 import textwrap
 import time
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ from ftrecipes.config.errors import ConfigError
 from ftrecipes.config.parse import to_mapping
 from ftrecipes.config.run_files import TENSORBOARD
 from ftrecipes.config.schema import RunConfig
+from ftrecipes.report.whole_file import WholeFile
 from ftrecipes.runtime import log
 
 if TYPE_CHECKING:
@@ -82,13 +84,18 @@ def open_trackers(config: RunConfig, folder: Path, *, rank: int) -> "list[Tracke
 def rehearse_trackers(config: RunConfig, *, rank: int) -> None:
     """Log in to wandb where it would send anything, asking for the key on a terminal.
 
-    Raises ConfigError when there is no key. Before weights are read, because that takes long.
+    Raises ConfigError when there is no key, or for a WANDB_ variable that wandb refuses. Before
+    weights are read, because that takes long.
     """
     if rank != 0 or not config.tracking.wandb:
         return
     import wandb
 
-    if {config.tracking.mode, wandb.setup().settings.mode} <= {None, "online"}:
+    try:
+        mode = config.tracking.mode or wandb.setup().settings.mode
+    except (wandb.Error, ValueError) as error:
+        raise _no_start("wandb", error, do="mend the variables WANDB_... it names") from error
+    if mode == "online":
         try:
             wandb.login(verify=False)
         except wandb.Error as error:
@@ -133,30 +140,41 @@ class TensorBoardTracker:
     name = "TensorBoard"
 
     def __init__(self, config: RunConfig, folder: Path):
-        from torch.utils.tensorboard import SummaryWriter
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.summary.writer.record_writer import RecordWriter
+        from torch.utils.tensorboard import summary
 
         place = folder / TENSORBOARD / time.strftime("%Y%m%d-%H%M%S")
+        self._event, self._summary = Event, summary
         try:
-            self._writer = SummaryWriter(str(place), flush_secs=10)
+            place.mkdir(parents=True, exist_ok=True)
+            # Not SummaryWriter: it writes in a thread, whose failures end as tracebacks on screen.
+            self._file = WholeFile(place / f"events.out.tfevents.{int(time.time())}.{os.getpid()}")
+            self._records = RecordWriter(self._file)
+            self._write(file_version="brain.Event:2")
+            settings = yaml.safe_dump(to_mapping(config), sort_keys=False)
+            self._write(step=0, summary=summary.text("settings", _as_code(settings)))
         except OSError as error:
             raise _no_start(self.name, error, do="make the folder writable") from error
-        settings = yaml.safe_dump(to_mapping(config), sort_keys=False)
-        self._writer.add_text("settings", _as_code(settings), 0)
         log.info(f"TensorBoard: tensorboard --logdir {folder / TENSORBOARD}")
 
     def numbers(self, values: Mapping[str, float], *, step: int) -> None:
         """As float64, which only the newer form of a scalar event has."""
         for name, value in values.items():
-            self._writer.add_scalar(name, value, step, new_style=True, double_precision=True)
+            point = self._summary.scalar(name, value, new_style=True, double_precision=True)
+            self._write(step=step, summary=point)
 
     def sample(self, *, name: str, prompt: str, answer: str, step: int) -> None:
         """TensorBoard shows Markdown; as code, a text looks as it is."""
         text = f"prompt\n\n{_as_code(prompt)}\n\nanswer\n\n{_as_code(answer)}"
-        self._writer.add_text(name, text, step)
+        self._write(step=step, summary=self._summary.text(name, text))
 
     def close(self, *, failed: bool) -> None:
         """TensorBoard keeps no status."""
-        self._writer.close()
+        self._file.close()
+
+    def _write(self, **event: object) -> None:
+        self._records.write(self._event(wall_time=time.time(), **event).SerializeToString())
 
 
 class WandbTracker:
@@ -186,11 +204,11 @@ class WandbTracker:
                 config=to_mapping(config),
                 settings=_wandb_settings(),
             )
-        except (wandb.Error, OSError) as error:
+        except (wandb.Error, OSError, ValueError) as error:
             raise _no_start(self.name, error, do=_NO_LOGIN) from error
         self._table = wandb.Table
         offline = f"offline; wandb sync {self._run.settings.sync_dir}"
-        log.info(f"wandb: {offline if self._run.offline else self._run.url}")
+        log.info(f"wandb: {offline if self._run.offline else self._run.url or 'disabled'}")
 
     def numbers(self, values: Mapping[str, float], *, step: int) -> None:
         """wandb gathers what comes for one step, and sends it with the next step."""
