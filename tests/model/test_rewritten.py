@@ -31,6 +31,8 @@ VARIANTS = {
     "odd alpha": ("llama", "pissa", {"lora_alpha": 7.5, "r": 3}),
     "DoRA": ("llama", "pissa", {"use_dora": True}),
     "head and its whole": ("llama", "pissa", {"modules_to_save": ["embed_tokens"]}),
+    "tied head": ("llama_tied", "pissa", {"target_modules": ["q_proj", "lm_head"]}),
+    "tied head, OLoRA": ("llama_tied", "olora", {"target_modules": ["q_proj", "lm_head"]}),
     "biases": ("qwen2", "olora", {"bias": "all"}),
     "transposed": ("gpt2", "pissa", {"bias": "lora_only"}),
     "transposed OLoRA": ("gpt2", "olora", {}),

@@ -15,7 +15,7 @@ import peft
 import torch
 from peft.tuners.lora import Linear as LoraLinear
 from peft.tuners.lora import LoraLayer
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ftrecipes.config.errors import ModelError
@@ -120,7 +120,8 @@ def _check_layer(name: str, layer: LoraLayer, init: str) -> None:
         raise ModelError(
             f"{label}: only linear layers can start so.\n  got: {name}, of "
             f"{type(layer.get_base_layer()).__name__}\n"
-            "  do: leave it out of --lora.target_modules, or choose another initialisation"
+            "  do: name others in --lora.target_modules (all-linear takes experts and their router "
+            "in some models), or choose another initialisation"
         )
     smallest = min(layer.in_features, layer.out_features)
     if layer.r[_ADAPTER] > smallest:
@@ -132,10 +133,13 @@ def _check_layer(name: str, layer: LoraLayer, init: str) -> None:
 
 
 def _rewrite(layer: LoraLinear, init: str) -> None:
-    """Initialise one layer in float32, and keep A0 and B0 with it."""
+    """Initialise one layer in float32, and keep A0 and B0 with it.
+
+    Its weight becomes one of its own: embeddings that a head shared it with lose nothing.
+    """
     base = layer.get_base_layer()
     dtype, turned = base.weight.dtype, layer.fan_in_fan_out
-    base.weight.data = base.weight.data.to(torch.float32)
+    base.weight = nn.Parameter(base.weight.to(torch.float32, copy=True), requires_grad=False)
     if init == "pissa":
         layer.pissa_init(_ADAPTER, init)
     else:
