@@ -30,6 +30,12 @@ def go_on(folder, *, base=None, precision: Precision = FLOAT32, **more) -> peft.
     return add_adapters(base, method_config("lora", folder=folder), precision, **more)
 
 
+def sketch_of(family: str):
+    model = tiny_models.build(family)
+    with torch.device("meta"):
+        return type(model)(model.config)
+
+
 def saved(folder, method="lora", **settings) -> peft.PeftModel:
     model = moved(adapt(method, **SETTINGS[method] | settings))
     save_adapter(model, folder, base_name="base")
@@ -134,10 +140,8 @@ def change(folder, **settings):
 def test_what_does_not_fit_is_found_on_a_sketch(spoil, message, tmp_path):
     saved(tmp_path)
     spoil(tmp_path)
-    with torch.device("meta"):
-        sketch = type(tiny_models.build("llama"))(tiny_models.build("llama").config)
     with pytest.raises(ModelError, match=message):
-        rehearse_adapters(sketch, method_config("lora", folder=tmp_path), FLOAT32)
+        rehearse_adapters(sketch_of("llama"), method_config("lora", folder=tmp_path), FLOAT32)
 
 
 def test_another_base_is_told(tmp_path, caplog):
@@ -148,3 +152,71 @@ def test_another_base_is_told(tmp_path, caplog):
         change(tmp_path, base_model_name_or_path="org/other")
         go_on(tmp_path)
     assert "was trained on org/other, and goes on with base" in caplog.text
+
+
+def of_peft(folder, family="llama", *, base=None, embeddings="auto", **settings) -> peft.PeftModel:
+    """An adapter that PEFT itself has made and saved."""
+    base = tiny_models.build(family) if base is None else base
+    settings = {"target_modules": ["q_proj"], "r": 3} | settings
+    config = peft.LoraConfig(task_type="CAUSAL_LM", init_lora_weights=False, **settings)
+    model = moved(peft.get_peft_model(base, config))
+    model.save_pretrained(folder, save_embedding_layers=embeddings)
+    return model
+
+
+def test_base_weights_in_the_file_may_only_repeat_the_base(tmp_path):
+    """PEFT saves embeddings too where they are adapted or were enlarged."""
+    targets = ["q_proj", "embed_tokens", "lm_head"]
+    model = of_peft(tmp_path, target_modules=targets, embeddings=True)
+    assert any("embed_tokens.base_layer" in name for name in load_file(tmp_path / WEIGHTS))
+    again = go_on(tmp_path).eval()
+    with torch.no_grad():
+        live = reference.row_logits(model, IDS)
+        assert torch.equal(reference.row_logits(again, IDS), live)
+
+
+def test_another_base_in_the_file_is_refused(tmp_path):
+    base = tiny_models.build("llama")
+    with torch.no_grad():
+        base.get_input_embeddings().weight += 0.1
+    of_peft(tmp_path, base=base, embeddings=True)
+    with pytest.raises(ModelError, match=r"other numbers(.*)embed_tokens(.|\n)*merge_and_unload"):
+        go_on(tmp_path)
+    larger = tiny_models.build("llama")
+    larger.resize_token_embeddings(98)
+    of_peft(tmp_path, base=larger, embeddings=True)
+    with pytest.raises(ModelError, match="other numbers or shapes"):  # before weights are read
+        rehearse_adapters(sketch_of("llama"), method_config("lora", folder=tmp_path), FLOAT32)
+
+
+def test_a_variant_with_a_forward_of_its_own_is_refused(tmp_path):
+    of_peft(tmp_path, alora_invocation_tokens=[5, 6])
+    with pytest.raises(ModelError, match="got: alora_invocation_tokens"):
+        go_on(tmp_path)
+
+
+def test_new_tokens_go_on_in_modules_that_are_trained_whole(tmp_path):
+    def enlarged(seed):
+        torch.manual_seed(seed)
+        base = tiny_models.build("llama")
+        base.resize_token_embeddings(98, mean_resizing=False)
+        return base
+
+    model = of_peft(tmp_path, base=enlarged(1), modules_to_save=["embed_tokens", "lm_head"])
+    again = go_on(tmp_path, base=enlarged(2), new_token_ids=(96, 97)).eval()
+    with torch.no_grad():
+        ids = [5, 96, 97]
+        assert torch.equal(reference.row_logits(again, ids), reference.row_logits(model, ids))
+
+
+def test_one_weight_under_two_names_is_saved(tmp_path):
+    settings = {"modules_to_save": ["embed_tokens"], "ensure_weight_tying": True}
+    model = of_peft(tmp_path, "llama_tied", **settings)
+    again = go_on(tmp_path, base=tiny_models.build("llama_tied"))
+    save_adapter(moved(again), tmp_path, base_name="base")
+    verify_adapter(again, tmp_path)
+    with torch.no_grad():
+        loaded = peft.PeftModel.from_pretrained(tiny_models.build("llama_tied"), tmp_path).eval()
+        live = reference.row_logits(again, IDS)
+        assert torch.equal(reference.row_logits(loaded, IDS), live)
+        assert not torch.equal(reference.row_logits(model, IDS), live)

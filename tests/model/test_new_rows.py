@@ -90,6 +90,15 @@ def test_a_layer_that_is_trained_whole_has_no_rows_of_its_own():
     assert len(rows_of(model)) == 1
 
 
+@pytest.mark.parametrize("name", ["embed_tokens", "lm_head"])
+def test_one_of_two_tied_layers_trained_whole_is_refused(name):
+    """The other would keep its untrained rows."""
+    with pytest.raises(ModelError, match=r"would not be trained in(.|\n)*name both there"):
+        adapt("llama_tied", modules_to_save=[name])
+    both = adapt("llama_tied", modules_to_save=["embed_tokens", "lm_head"])
+    assert not rows_of(both)
+
+
 @pytest.mark.parametrize("method", ["ia3", "prefix", "prompt", "llama_adapter"])
 def test_other_methods_refuse_new_tokens(method):
     with torch.device("meta"):

@@ -28,7 +28,8 @@ def save_adapter(model: PeftModel, folder: Path, *, base_name: str) -> None:
     initialisation rewrote the base is written for the base as it was. Rank 0 only.
     """
     tensors = {
-        name: tensor.detach().to("cpu").contiguous()
+        # copies: PEFT may train one weight under two names, and the format wants two
+        name: tensor.detach().to("cpu", copy=True).contiguous()
         for name, tensor in plain_tensors(model, adapter_state(model)).items()
     }
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})

@@ -49,7 +49,7 @@ def add_adapters(
                 model_name=config.train.model_name,
                 vocabulary=_vocabulary_size(model, tokenizer),
             )
-            check_new_tokens(folder, settings, new_token_ids)
+            check_new_tokens(folder, settings, new_token_ids, model=model)
         add = rewriting_adapter if is_rewriting(settings) else peft.get_peft_model
         adapted = add(model, settings)
         adapt_packed(adapted)

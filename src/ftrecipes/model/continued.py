@@ -1,17 +1,30 @@
 """An adapter to go on from: its settings and weights become the one adapter of a model."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import peft
+import torch
 from peft.utils import load_peft_weights, set_peft_model_state_dict
+from torch import Tensor
+from transformers import PreTrainedModel
 
 from ftrecipes.config.adapter_folder import METHODS
 from ftrecipes.config.errors import ModelError
+from ftrecipes.model.module_names import is_whole
 from ftrecipes.runtime import log
 
 # Initialisations that leave the base as it is, or that are repeated exactly
 _REPEATABLE = (True, False, "true", "false", "gaussian", "orthogonal", "eva", "pissa", "olora")
+# Variants of LoRA that need a forward, a loss or weights of their own beside the adapted layers
+_VARIANTS = (
+    "alora_invocation_tokens",
+    "arrow_config",
+    "kasa_config",
+    "megatron_config",
+    "monteclora_config",
+    "velora_config",
+)
 
 
 def continued_config(folder: str, *, model_name: str, vocabulary: int) -> peft.PeftConfig:
@@ -42,21 +55,33 @@ def continued_config(folder: str, *, model_name: str, vocabulary: int) -> peft.P
     return settings
 
 
-def check_new_tokens(folder: str, settings: peft.PeftConfig, new_token_ids: Sequence[int]) -> None:
+def check_new_tokens(
+    folder: str,
+    settings: peft.PeftConfig,
+    new_token_ids: Sequence[int],
+    *,
+    model: PreTrainedModel,
+) -> None:
     """Raise ModelError when tokens were added whose embedding rows the adapter does not train."""
     lacking = sorted(set(new_token_ids) - _token_rows(settings))
-    if lacking:
+    names = {module: name for name, module in model.named_modules()}
+    embedding = names[model.get_input_embeddings()]
+    if lacking and not is_whole(embedding, settings.modules_to_save or []):
         raise ModelError(
             f"--from_peft_checkpoint {folder}: the adapter trains no embedding rows for all new "
             f"tokens.\n  got: new tokens with the ids {', '.join(map(str, lacking[:5]))}"
             f"{' and more' if lacking[5:] else ''}\n"
-            "  do: leave out those of --new_tokens that the adapter was not trained with"
+            "  do: leave out those of --new_tokens that the adapter was not trained with, and "
+            "--resize_embeddings, or train a new adapter"
         )
 
 
 def load_weights(model: peft.PeftModel, folder: str) -> None:
     """Read the adapter's weights into `model`. Raises ModelError unless each finds its place."""
-    result = set_peft_model_state_dict(model, load_peft_weights(folder, device="cpu"))
+    weights = load_peft_weights(folder, device="cpu")
+    for name in _base_weights(model, weights, folder):
+        del weights[name]
+    result = set_peft_model_state_dict(model, weights)
     if model.active_peft_config.is_prompt_learning:
         return  # PEFT is strict with these itself
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
@@ -70,6 +95,39 @@ def load_weights(model: peft.PeftModel, folder: str) -> None:
         )
 
 
+def _base_weights(model: peft.PeftModel, weights: Mapping[str, Tensor], folder: str) -> set[str]:
+    """Names in the file of weights that belong to the base, as PEFT saves them in some cases.
+
+    They are not saved again, so they may say nothing new. Raises ModelError when they do.
+    """
+    frozen = {
+        name: parameter
+        for name, parameter in model.named_parameters(remove_duplicate=False)
+        if name in weights and not parameter.requires_grad
+    }
+    other = [
+        name
+        for name, parameter in frozen.items()
+        if "original_module" not in name  # of a module that is trained whole, and computes nothing
+        and not _equal(weights[name], parameter)
+    ]
+    if other:
+        raise ModelError(
+            f"--from_peft_checkpoint {folder}: it holds weights of a base that is not --model_name "
+            f"as it is.\n  got: other numbers or shapes of {', '.join(sorted(other)[:3])}\n"
+            "  do: make one model of both with PEFT (merge_and_unload, save_pretrained), and train "
+            "a new adapter on that"
+        )
+    return set(frozen)
+
+
+def _equal(saved: Tensor, parameter: Tensor) -> bool:
+    """Whether the numbers are the same in the parameter's dtype; on a sketch, the shapes."""
+    if saved.shape != parameter.shape or parameter.is_meta:
+        return saved.shape == parameter.shape
+    return torch.equal(saved.to(parameter.device, parameter.dtype), parameter)
+
+
 def _check_lora(folder: str, settings: peft.LoraConfig, vocabulary: int) -> None:
     if settings.init_lora_weights not in _REPEATABLE:
         raise ModelError(
@@ -77,6 +135,12 @@ def _check_lora(folder: str, settings: peft.LoraConfig, vocabulary: int) -> None
             f"initialisation has changed.\n  got: init_lora_weights {settings.init_lora_weights}\n"
             "  do: convert it into plain LoRA first (peft.PeftModel.save_pretrained, "
             "path_initial_model_for_weight_conversion)"
+        )
+    variants = [name for name, value in settings.to_dict().items() if name in _VARIANTS and value]
+    if variants:
+        raise ModelError(
+            f"--from_peft_checkpoint {folder}: a variant of LoRA that can not be trained here.\n"
+            f"  got: {', '.join(variants)} in its settings\n  do: give another adapter"
         )
     rows = _token_rows(settings)
     if rows and max(rows) >= vocabulary:

@@ -14,6 +14,7 @@ from ftrecipes.model.module_names import (
     NAME,
     check_matches,
     is_odd_linear,
+    is_whole,
     linear_names,
     names_or_pattern,
     rule_of,
@@ -92,20 +93,25 @@ def _token_rows(
 ) -> dict[str, list[int]] | None:
     """Layers whose rows of `ids` are trained: the embedding, and a head with weights of its own.
 
-    A tied head follows the embedding by itself. A layer that is trained whole needs no rows.
+    A tied head follows the embedding by itself. A layer that is trained whole needs no rows. Raises
+    ModelError when only one of two tied layers is: it is then trained apart from the other.
     """
     if not ids:
         return None
-    layers = {"input": model.get_input_embeddings(), "output": model.get_output_embeddings()}
-    if layers["output"] is None or layers["output"].weight is layers["input"].weight:
-        del layers["output"]
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     names = {module: name for name, module in model.named_modules()}
-    rows = {names[layer]: list(ids) for layer in layers.values()}
-    return {
-        name: indices
-        for name, indices in rows.items()
-        if not any(f".{name}".endswith(f".{entry}") for entry in lora.modules_to_save)
-    } or None
+    layers = [names[layer] for layer in (embedding, head) if layer is not None]
+    rows = [name for name in layers if not is_whole(name, lora.modules_to_save)]
+    if head is not None and head.weight is embedding.weight:
+        if len(rows) == 1:
+            raise ModelError(
+                "--lora.modules_to_save: embedding and head of this model are one, and the new "
+                f"tokens would not be trained in {rows[0]}.\n"
+                f"  got: {', '.join(lora.modules_to_save)}\n"
+                f"  do: name both there ({', '.join(layers)}), or neither"
+            )
+        rows = rows[:1]
+    return {name: list(ids) for name in rows} or None
 
 
 def _check_names(model: PreTrainedModel, lora: LoraConfig) -> None:

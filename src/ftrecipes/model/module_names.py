@@ -74,6 +74,11 @@ def linear_names(model: PreTrainedModel) -> list[str]:
     )
 
 
+def is_whole(name: str, modules_to_save: Iterable[str]) -> bool:
+    """Whether PEFT trains the module of that name whole, as one of `modules_to_save`."""
+    return any(f".{name}".endswith(f".{entry}") for entry in modules_to_save)
+
+
 def is_odd_linear(module: nn.Module) -> bool:
     """Whether it is a linear layer by its class only, so that PEFT's wrapper does not fit.
 
