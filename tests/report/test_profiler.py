@@ -2,6 +2,8 @@
 
 import json
 import logging
+import resource
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -77,6 +79,21 @@ def test_a_folder_that_can_not_be_written_costs_the_trace_only(tmp_path, caplog)
     (message,) = caplog.messages
     assert "the trace could not be written" in message
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
+
+
+def test_a_trace_that_could_not_be_finished_is_none(tmp_path, caplog):
+    profiler = Profiler(tmp_path, device=CPU, start=1, steps=1)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with caplog.at_level(logging.INFO, logger="ftrecipes"), ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_FSIZE, before)
+        # room for the table, not for the trace
+        resource.setrlimit(resource.RLIMIT_FSIZE, (6000, before[1]))
+        with profiler.watch(1, lambda kind, **fields: None):
+            for _ in range(40):
+                torch.ones(4, 8) @ torch.ones(8, 2)
+    (message,) = caplog.messages
+    assert "the trace could not be written" in message
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_trace_beside_a_count_of_another_step(tmp_path):

@@ -32,3 +32,17 @@ def test_rank_0_writes_and_the_others_are_quiet(rank, expected):
     )
     assert done.stdout == ""
     assert done.stderr == expected
+
+
+def test_what_the_profiler_says_of_itself_is_not_shown():
+    code = (
+        "from ftrecipes.runtime import log; log.start()\n"
+        "from torch.profiler import profile\n"
+        "with profile(): pass\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(SOURCE)}
+    environment.pop("KINETO_LOG_LEVEL", None)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == ("", "")

@@ -34,7 +34,7 @@ def test_loss_that_is_not_finite_stops_before_the_update_and_names_the_rows(prec
     assert "after step 11" in message
     assert "rows.jsonl line 3\n" in message
     assert "line 1" not in message
-    assert "lower --lr (now 0.5)" in message
+    assert "lower --lr (the rate of this step is 0.5)" in message
     assert ("--use_fp16" in message) == (precision is HALF)
     torch.testing.assert_close(weights(model), before, rtol=0, atol=0, equal_nan=True)
 

@@ -60,6 +60,9 @@ class Profiler:
             trace.stop()
             self._folder.mkdir(parents=True, exist_ok=True)
             trace.export_chrome_trace(str(path))
+            if not path.exists():  # torch 2.13 raises nothing, and leaves a part beside it
+                path.with_suffix(".json.tmp").unlink(missing_ok=True)
+                raise OSError("the disk may be full")
             table = trace.key_averages().table(sort_by=self._sort_by, row_limit=OPERATORS)
             (self._folder / f"operators-{stamp}.txt").write_text(table, encoding="utf-8")
         except (OSError, RuntimeError) as error:

@@ -19,7 +19,7 @@ def nonfinite_error(
     what = "loss" if not math.isfinite(loss) else "gradient"
     named = ", ".join(rows[:ROWS_SHOWN])
     more = f" and {len(rows) - ROWS_SHOWN} more" if len(rows) > ROWS_SHOWN else ""
-    advice = [f"lower --lr (now {lr:g})", "look at these rows"]
+    advice = [f"lower --lr (the rate of this step is {lr:g})", "look at these rows"]
     if half:
         advice.insert(0, "leave --use_fp16 out (bfloat16 or float32 hold larger numbers)")
     return TrainingError(

@@ -223,6 +223,6 @@ def finish(run: Training) -> None:
     if state.best_eval_loss >= state.first_eval_loss:
         log.warning(
             f"Training did not lower the evaluation loss: {state.first_eval_loss:.4f} before, at "
-            f"best {state.best_eval_loss:.4f}. The model was better before. Lower --lr (now "
+            f"best {state.best_eval_loss:.4f}. The model was no worse before. Lower --lr (now "
             f"{run.config.lr:g}), or give training rows that are more like the validation rows."
         )
