@@ -1,7 +1,10 @@
 """Answers of every adapter method: token by token what plain forwards of the model give."""
 
+import copy
+
 import pytest
 import torch
+from transformers import GenerationConfig
 
 from ftrecipes.model.adapters import add_adapters
 from ftrecipes.model.generation import generate
@@ -60,6 +63,32 @@ def test_a_prefix_s_answer_ends_where_the_model_says(ends, tokenizer):
     answer = generate(model, tokenizer, PROMPT, max_new_tokens=TOKENS)
     first = ids[len(PROMPT) : ids.index(end, len(PROMPT)) + 1]
     assert answer == tokenizer.decode(first, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("method", ["lora", "prompt"])
+def test_penalties_beams_and_limits_of_the_model_s_own_do_not_matter(method, tokenizer):
+    model = adapted("llama", method, tokenizer)
+    expected = greedy(model, PROMPT)[len(PROMPT) :]
+    own = GenerationConfig(
+        repetition_penalty=9.0, num_beams=3, max_length=5, max_time=1e-9, do_sample=True, top_k=3
+    )
+    model.get_base_model().generation_config = own
+    answer = generate(model, tokenizer, PROMPT, max_new_tokens=TOKENS)
+    assert answer == tokenizer.decode(expected, skip_special_tokens=True)
+    assert model.get_base_model().generation_config is own
+
+
+@pytest.mark.parametrize("method", ["lora", "prompt"])
+def test_the_tokenizer_s_end_is_one_where_the_model_names_none(method, tokenizer):
+    """As in the rows it was trained on."""
+    model = adapted("llama", method, tokenizer)
+    ids = greedy(model, PROMPT)
+    ends = copy.deepcopy(tokenizer)
+    ends.eos_token = tokenizer.convert_ids_to_tokens(ids[len(PROMPT) + 1])
+    first = ids[len(PROMPT) : ids.index(ends.eos_token_id, len(PROMPT)) + 1]
+    assert len(first) < TOKENS
+    answer = generate(model, ends, PROMPT, max_new_tokens=TOKENS)
+    assert answer == ends.decode(first, skip_special_tokens=True)
 
 
 def test_a_warm_prompt_draws_the_same_with_the_same_seed(tokenizer):

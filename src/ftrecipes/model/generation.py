@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import nn
-from transformers import PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ftrecipes.model.forward import causal_lm, decoder_of, is_prompted
 from ftrecipes.model.prompted_generation import prompted_ids
@@ -26,25 +26,46 @@ def generate(
     """The answer to `ids`, special tokens left out; `model` may be a PeftModel of any method.
 
     A temperature below `COLDEST` takes the likeliest token at each position, and draws nothing.
-    The model answers in the mode (dropout) that it is in.
+    It ends after a token that the model's generation settings or the tokenizer name as an end; of
+    those settings nothing else counts (penalties, beams, limits). The model answers in the mode
+    (dropout) that it is in.
     """
     samples = temperature >= COLDEST
+    ends = _ends(model, tokenizer)
     if is_prompted(model):
         chosen = {"temperature": temperature if samples else None, "max_new_tokens": max_new_tokens}
-        output = prompted_ids(model, ids, **chosen)
+        output = prompted_ids(model, ids, ends=ends, **chosen)
         return tokenizer.decode(output[len(ids) :], skip_special_tokens=True)
     inputs = torch.tensor([list(ids)], device=model.device)
-    sampling = {"temperature": temperature} if samples else {}
-    output = model.generate(
-        input_ids=inputs,
-        attention_mask=torch.ones_like(inputs),
+    settings = GenerationConfig(
         max_new_tokens=max_new_tokens,
         do_sample=samples,
+        temperature=temperature if samples else None,
+        top_k=0 if samples else None,
         use_cache=True,
-        pad_token_id=tokenizer.eos_token_id,
-        **sampling,
+        eos_token_id=ends or None,
+        pad_token_id=ends[0] if ends else 0,  # one row has no padding
     )
+    with _generating_by(causal_lm(model), settings):
+        output = model.generate(input_ids=inputs, attention_mask=torch.ones_like(inputs))
     return tokenizer.decode(output[0, len(ids) :], skip_special_tokens=True)
+
+
+def _ends(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Rows of training end with the tokenizer's, which a base model may not name itself."""
+    named = causal_lm(model).generation_config.eos_token_id
+    ends = [*(named if isinstance(named, list) else [named]), tokenizer.eos_token_id]
+    return sorted({end for end in ends if end is not None})
+
+
+@contextmanager
+def _generating_by(lm: PreTrainedModel, settings: GenerationConfig) -> Iterator[None]:
+    """Inside, the model's generation settings are these: generate fills others in from its own."""
+    before, lm.generation_config = lm.generation_config, settings
+    try:
+        yield
+    finally:
+        lm.generation_config = before
 
 
 def attention_of(model: nn.Module) -> str:

@@ -6,23 +6,24 @@ sliding window forgets the virtual tokens. The forward without a cache is the on
 It costs as much again for each token, which short answers can bear.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from ftrecipes.model.forward import causal_lm
-
 
 def prompted_ids(
-    model: nn.Module, ids: Sequence[int], *, max_new_tokens: int, temperature: float | None
+    model: nn.Module,
+    ids: Sequence[int],
+    *,
+    max_new_tokens: int,
+    temperature: float | None,
+    ends: Collection[int],
 ) -> Tensor:
     """int64 ids [T] of the prompt and the answer; `temperature` None takes the likeliest token.
 
-    It ends after a token that the model's generation settings name as an end.
+    It ends after a token of `ends`.
     """
-    ends = causal_lm(model).generation_config.eos_token_id
-    ends = set(ends) if isinstance(ends, list) else {ends}
     answer = torch.tensor([list(ids)], device=model.device)
     for _ in range(max_new_tokens):
         output = model(input_ids=answer, attention_mask=torch.ones_like(answer), use_cache=False)
