@@ -6,7 +6,7 @@ import torch
 from ftrecipes.config.errors import ModelError
 from ftrecipes.model.adapters import train_everything
 from ftrecipes.model.units import find_blocks
-from tests import reference, tiny_models
+from tests import reference, tiny_families, tiny_models
 from tests.model.loading import FLOAT32
 
 DECODERS = [name for name in tiny_models.FAMILIES if name != "bert"]
@@ -88,3 +88,10 @@ def test_all_blocks_may_be_frozen_but_no_more():
     }
     with pytest.raises(ModelError, match="--num_freeze_layers 3: LlamaForCausalLM has 2 blocks"):
         train_everything(tiny_models.build("llama"), FLOAT32, frozen_blocks=3)
+
+
+@pytest.mark.parametrize("model_type", ["got_ocr2", "gemma3", "moss_transcribe_diarize"])
+def test_blocks_that_see_or_hear_are_not_those_of_the_decoder(model_type):
+    model = tiny_families.build(model_type)
+    blocks = find_blocks(model)
+    assert any(blocks is module for module in model.get_decoder().modules())

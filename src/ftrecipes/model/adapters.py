@@ -20,6 +20,14 @@ from ftrecipes.model.quantize import numel
 from ftrecipes.model.rewritten import is_rewriting, rewriting_adapter
 from ftrecipes.model.units import freeze_bottom
 
+# Words of PEFT's that a person who knows only flags can do nothing with, and what to do.
+_HINTS = {
+    "ParamWrapper": "name linear layers in --lora.target_modules (all-linear takes the experts of "
+    "some models too, and PEFT has neither dropout nor DoRA for these), or leave that flag out",
+    "trainable_token_indices": "leave embedding and head out of --lora.target_modules (the rows of "
+    "new tokens are trained anyway), or train both whole by --lora.modules_to_save",
+    "num_attention_heads": "use another --peft_method, such as lora",
+}
 _WRAPPERS = re.compile(r"(_checkpoint_wrapped_module|_orig_mod|_fsdp_wrapped_module)\.")
 
 
@@ -62,9 +70,10 @@ def add_adapters(
         raise
     except Exception as error:
         flags = "--from_peft_checkpoint" if folder else f"the --{config.train.peft_method} flags"
+        hint = next((do for words, do in _HINTS.items() if words in str(error)), f"change {flags}")
         raise ModelError(
             f"The adapters can not be added to {type(model).__name__}.\n  got: {error}\n"
-            f"  do: change {flags}; linear layers here: {linear}"
+            f"  do: {hint}; linear layers here: {linear}"
         ) from error
     return adapted
 

@@ -8,6 +8,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from ftrecipes.config.errors import ModelError
+from ftrecipes.model.forward import decoder_of
 
 _PLAIN_NAME = re.compile(r"[\w.-]+")
 # How PEFT reads the names it is given; what it does not find so, it leaves out in silence.
@@ -60,9 +61,18 @@ def _compile(flag: str, entry: str, rule: str) -> re.Pattern:
         ) from error
 
 
+def beside_decoder(model: PreTrainedModel) -> list[str]:
+    """Names of the parts for images or sound in its body, which rows of text never reach."""
+    body, decoder = model.base_model, decoder_of(model)
+    if decoder is body or decoder not in body.modules():
+        return []
+    names = {module: name for name, module in model.named_modules()}
+    return [names[part] for part in body.children() if decoder not in part.modules()]
+
+
 def linear_names(model: PreTrainedModel) -> list[str]:
-    """Last parts of the names of all linear layers but the head."""
-    head = model.get_output_embeddings()
+    """Last parts of the names of all linear layers but the head and what no text reaches."""
+    head, beside = model.get_output_embeddings(), tuple(f"{n}." for n in beside_decoder(model))
     return sorted(
         {
             name.rsplit(".", 1)[-1]
@@ -70,6 +80,7 @@ def linear_names(model: PreTrainedModel) -> list[str]:
             if isinstance(module, nn.Linear | Conv1D)
             and module is not head
             and not is_odd_linear(module)
+            and not f"{name}.".startswith(beside)
         }
     )
 

@@ -4,12 +4,14 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from ftrecipes.config.errors import ModelError
+from ftrecipes.model.module_names import beside_decoder
 
 
 def find_blocks(model: PreTrainedModel) -> nn.ModuleList:
     """The decoder blocks, from the bottom: the outermost list of as many as the config says.
 
-    Raises ModelError, naming the lists there are, when none is as long.
+    The list of a part that sees or hears, beside the text decoder, is another one. Raises
+    ModelError, naming the lists there are, when none is as long.
     """
     return _find(model)[1]
 
@@ -49,7 +51,12 @@ def _find(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
         length = model.config.get_text_config().num_hidden_layers  # a property in some configs
     except AttributeError:
         length = 0
-    lists = {n: m for n, m in model.named_modules() if isinstance(m, nn.ModuleList)}
+    beside = tuple(f"{name}." for name in beside_decoder(model))
+    lists = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.ModuleList) and not name.startswith(beside)
+    }
     fitting = [name for name, modules in lists.items() if len(modules) == length]
     if not fitting or not length:
         found = ", ".join(f"{name} ({len(modules)})" for name, modules in lists.items())
