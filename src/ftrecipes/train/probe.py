@@ -39,6 +39,7 @@ from ftrecipes.train.trial import (
     tolerance_of,
     training_without_trace,
 )
+from ftrecipes.train.unreached import warn_of_unreached
 
 _SAMPLE_POSITIONS = 96  # of the two rows together
 
@@ -86,8 +87,8 @@ def choose_route(model: nn.Module, rows: TokenRows, *, device: torch.device) -> 
             way = f"rows are padded, because {refusal}"
             route = replace(route, reason=f"{way}; {route.reason}")
     # some forwards are made otherwise in train mode (Reformer takes multiples of 64 positions only)
-    with running(lm), training_without_trace(model, device), torch.no_grad():
-        _together(lm, route, samples)
+    with running(lm), training_without_trace(model, device):
+        warn_of_unreached(model, route, samples)
     return route
 
 
