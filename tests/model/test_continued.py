@@ -202,7 +202,8 @@ def test_new_tokens_go_on_in_modules_that_are_trained_whole(tmp_path):
         base.resize_token_embeddings(98, mean_resizing=False)
         return base
 
-    model = of_peft(tmp_path, base=enlarged(1), modules_to_save=["embed_tokens", "lm_head"])
+    whole = {"modules_to_save": ["embed_tokens", "lm_head"]}
+    model = of_peft(tmp_path, base=enlarged(1), embeddings=True, **whole)
     again = go_on(tmp_path, base=enlarged(2), new_token_ids=(96, 97)).eval()
     with torch.no_grad():
         ids = [5, 96, 97]

@@ -79,7 +79,9 @@ def check_new_tokens(
 def load_weights(model: peft.PeftModel, folder: str) -> None:
     """Read the adapter's weights into `model`. Raises ModelError unless each finds its place."""
     weights = load_peft_weights(folder, device="cpu")
-    for name in _base_weights(model, weights, folder):
+    # PEFT 0.21 saves embeddings that were enlarged and trained whole under this name once more
+    twice = {n for n in weights if n.replace(".modules_to_save.", ".") in weights.keys() - {n}}
+    for name in twice | _base_weights(model, weights, folder):
         del weights[name]
     result = set_peft_model_state_dict(model, weights)
     if model.active_peft_config.is_prompt_learning:
