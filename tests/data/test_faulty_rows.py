@@ -55,12 +55,9 @@ def test_faults_of_syntax_and_of_shape_are_told_together(write):
 
 
 def test_a_file_without_one_whole_row(write):
-    first, *faults, _ = faults_of(write("train.jsonl", "a\nb\n"))
+    first, fault, _ = faults_of(write("train.jsonl", "a\nb\n"))
     assert first == "2 of 2 rows can not be used."
-    assert [fault.split(":")[0].strip() for fault in faults] == [
-        "train.jsonl line 1",
-        "train.jsonl line 2",
-    ]
+    assert fault.startswith("  train.jsonl line 1, train.jsonl line 2: no whole JSON object")
 
 
 def test_csv_rows_with_too_many_and_too_few_cells(write):

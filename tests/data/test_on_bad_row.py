@@ -7,6 +7,7 @@ import pytest
 from ftrecipes.config.errors import DataError
 from ftrecipes.config.sections import DataConfig
 from ftrecipes.data.files import read_file
+from ftrecipes.data.rows import show_faults
 from ftrecipes.data.tokenize import tokenize_rows
 from tests.data.dialogs import tokenize
 from tests.tiny_tokenizers import build_tokenizer
@@ -55,10 +56,23 @@ def test_a_cut_last_line(load):
 
 
 def test_the_first_few_are_named(load):
-    [told] = load(ROW + '{"instruction": 1, "output": "b"}\n' * 8).report
-    assert told.startswith("8 of 9 rows")
-    assert told.count("\n") == 6
-    assert told.endswith("... and 3 more")
+    numbers = [f'{{"instruction": 1, "key {i}": 0}}\n' for i in range(8)]
+    faulty = '{"instruction": 1, "output": "b"}\n' * 8 + '{"instruction": "a"}\n' + "".join(numbers)
+    told = load(ROW + faulty).report[-1]
+    named = ", ".join(f"train.jsonl line {line}" for line in range(2, 7))
+    assert told.split("\n") == [
+        "17 of 18 rows can not be used and are skipped:",
+        f"  {named} and 11 more: key 'instruction' is a number; expected text",
+        "  train.jsonl line 10: key 'output' is missing",
+    ]
+
+
+def test_the_first_few_reasons_are_told():
+    faults = [f"row {i}: reason {i % 7}" for i in range(14)]
+    assert show_faults(faults).split("\n")[1:] == [
+        *(f"  row {i}, row {i + 7}: reason {i}" for i in range(5)),
+        "  ... and 4 more",
+    ]
 
 
 @pytest.mark.parametrize("text", ["a\nb\nc\n", '{"instruction": "a", "output": {"a": 1}}\n' * 3])

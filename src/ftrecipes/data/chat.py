@@ -94,7 +94,7 @@ class ChatRenderer:
         if self._writes_tools is None:
             self._writes_tools = self._without_tools.try_write(messages) != text
         if not self._writes_tools:
-            raise RowFault("the chat template leaves the tools out")
+            raise RowFault("the chat template leaves the tools out: it is not made for tools")
 
 
 def _written(messages: Messages, template: Template) -> tuple[Messages, str]:

@@ -128,8 +128,17 @@ def refuse_rows(faults: list[str], *, total: int, do: str) -> None:
 
 
 def show_faults(faults: list[str]) -> str:
-    """The first few faults, each on a line of its own, and how many more there are."""
-    lines = faults[:SHOWN_FAULTS]
-    if len(faults) > len(lines):
-        lines.append(f"... and {len(faults) - len(lines)} more")
+    """The first few reasons ("row: reason"), each on a line with its first few rows."""
+    by_reason: dict[str, list[str]] = {}
+    for fault in faults:
+        row, _, reason = fault.partition(": ")
+        by_reason.setdefault(reason, []).append(row)
+    lines = [f"{_first_few(rows)}: {reason}" for reason, rows in by_reason.items()]
+    hidden = len(faults) - sum(len(rows) for rows in list(by_reason.values())[:SHOWN_FAULTS])
+    lines = lines[:SHOWN_FAULTS] + ([f"... and {hidden} more"] if hidden else [])
     return "".join(f"\n  {line}" for line in lines)
+
+
+def _first_few(rows: list[str]) -> str:
+    more = len(rows) - SHOWN_FAULTS
+    return ", ".join(rows[:SHOWN_FAULTS]) + (f" and {more} more" if more > 0 else "")

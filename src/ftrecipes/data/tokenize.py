@@ -23,6 +23,7 @@ BATCH_ROWS = 1000
 BATCH_CHARACTERS = 1_000_000
 SHOWN_SOURCES = 3
 MEND = "correct these rows, or leave them out with --data.on_bad_row skip"
+MEND_ALL = "correct the rows, or take a model or tokenizer that is made for such rows"
 
 
 @dataclass
@@ -58,7 +59,7 @@ def tokenize_rows(
     notes = Notes()
     rows = list(_encoded_rows(raw, tokenizer, data=data, notes=notes))
     if data.on_bad_row == "error" or not rows:
-        refuse_rows(notes.faults, total=len(raw), do=MEND)
+        refuse_rows(notes.faults, total=len(raw), do=MEND if rows else MEND_ALL)
     report = _report(notes, total=len(raw))
     rows = fit_rows(rows, context_length=context_length, truncation=data.truncation, report=report)
     _report_empty(rows, raw=raw, context_length=context_length, report=report)
