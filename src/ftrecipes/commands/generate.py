@@ -68,8 +68,12 @@ def answers(config: GenerateConfig) -> Iterator[tuple[str, str]]:
     is_adapter = folder is not None and (folder / ADAPTER_CONFIG).exists()
     if is_adapter:
         check_weights(folder)
-    elif folder is not None:
-        check_full_model(folder, config.model_name)
+    elif folder is not None and config.model_name is not None:
+        raise ModelError(
+            f"--adapter {folder}: this folder holds no {ADAPTER_CONFIG}.\n"
+            f"  got: --model_name {config.model_name} beside it, which would answer alone\n"
+            "  do: give the folder of an adapter, or leave one of the two flags out"
+        )
     # Without an adapter nothing is trained here: the weights stay in the checkpoint's dtype.
     run = trained_with(folder) if is_adapter else RunConfig(train=TrainConfig(use_peft=True))
     source = resolve_source(
@@ -128,21 +132,6 @@ def check_weights(folder: Path) -> None:
             f"The folder {folder} holds no weights of an adapter.\n"
             f"  expected: {' or '.join(ADAPTER_WEIGHTS)} beside {ADAPTER_CONFIG}\n"
             "  do: give the folder of a finished run"
-        )
-
-
-def check_full_model(folder: Path, model_name: str | None) -> None:
-    """Raise ModelError when the folder, which holds no adapter, can not answer alone either."""
-    if not folder.is_dir():
-        raise ModelError(
-            f"--adapter {folder}: there is no such folder.\n"
-            "  expected: a run folder, or the folder of an adapter\n  do: check the path"
-        )
-    if model_name is not None:
-        raise ModelError(
-            f"--adapter {folder}: this folder holds no {ADAPTER_CONFIG}.\n"
-            f"  got: --model_name {model_name} beside it, which would answer without an adapter\n"
-            "  do: give the folder of an adapter, or leave one of the two flags out"
         )
 
 
