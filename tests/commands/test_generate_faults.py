@@ -54,12 +54,6 @@ def test_an_adapter_without_a_base(adapter):
         ask(adapter=str(adapter))
 
 
-def test_a_folder_without_an_adapter_beside_a_base(tmp_path, model_folder):
-    """The base alone would answer, as if the adapter had been read."""
-    with pytest.raises(ModelError, match=r"holds no adapter_config.json"):
-        ask(adapter=str(tmp_path), model_name=str(model_folder))
-
-
 @pytest.mark.parametrize("size", [0, 100, 5000])
 def test_cut_weights(adapter, size):
     (adapter / WEIGHTS).write_bytes((adapter / WEIGHTS).read_bytes()[:size])

@@ -68,12 +68,6 @@ def answers(config: GenerateConfig) -> Iterator[tuple[str, str]]:
     is_adapter = folder is not None and (folder / ADAPTER_CONFIG).exists()
     if is_adapter:
         check_weights(folder)
-    elif folder is not None and config.model_name is not None:
-        raise ModelError(
-            f"--adapter {folder}: this folder holds no {ADAPTER_CONFIG}.\n"
-            f"  got: --model_name {config.model_name} beside it, which would answer alone\n"
-            "  do: give the folder of an adapter, or leave one of the two flags out"
-        )
     # Without an adapter nothing is trained here: the weights stay in the checkpoint's dtype.
     run = trained_with(folder) if is_adapter else RunConfig(train=TrainConfig(use_peft=True))
     source = resolve_source(
