@@ -38,6 +38,14 @@ def test_weights_tokenizer_and_card_are_there(tmp_path, kind, caplog):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_who_may_read_a_new_file_may_read_the_weights(tmp_path, kind):
+    save(tmp_path / "out", kind)
+    (tmp_path / "usual").touch()
+    modes = {path.stat().st_mode for path in [*(tmp_path / "out").iterdir(), tmp_path / "usual"]}
+    assert len(modes) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_writer_that_changes_a_tensor_is_found_and_nothing_is_published(
     tmp_path, kind, monkeypatch
 ):

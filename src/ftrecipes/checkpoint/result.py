@@ -1,5 +1,6 @@
 """The result of a run and its best: weights, tokenizer and model card, published whole."""
 
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -91,6 +92,8 @@ class Result:
             self.tokenizer.save_pretrained(str(staging))
             card = model_card(self.config, base=self.base_name, state=state)
             (staging / CARD).write_text(card, encoding="utf-8", errors="backslashreplace")
+            for path in staging.iterdir():  # safetensors lets nobody else read its files
+                shutil.copymode(staging / CARD, path)
 
         return write
 
