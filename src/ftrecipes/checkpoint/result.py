@@ -92,7 +92,8 @@ class Result:
             self.tokenizer.save_pretrained(str(staging))
             card = model_card(self.config, base=self.base_name, state=state)
             (staging / CARD).write_text(card, encoding="utf-8", errors="backslashreplace")
-            for path in staging.iterdir():  # safetensors lets nobody else read its files
+            for path in filter(Path.is_file, staging.rglob("*")):
+                # safetensors lets nobody else read its files
                 shutil.copymode(staging / CARD, path)
 
         return write
