@@ -50,6 +50,8 @@ def main() -> int:
     parser.add_argument("--side", choices=("ours", "plain"), help="one run, as JSON (internal)")
     options = parser.parse_args()
     if options.side:
+        log.start()
+        transformers.utils.logging.set_verbosity_error()
         sys.stdout.write(json.dumps(measure(options.side, steps=options.steps)) + "\n")
         return 0
     runs = {"ours": [], "plain": []}
@@ -81,9 +83,8 @@ def report(runs: dict[str, list[dict]]) -> int:
 def measure(side: str, *, steps: int) -> dict:
     """Losses of `steps` steps, and what all but the first cost this process."""
     with tempfile.TemporaryDirectory() as folder:
-        config, rows, model, world, precision = build(steps, folder)
         sides = {"ours": ours, "plain": plain}
-        with sides[side](config, rows, model, world, precision) as take_step:
+        with sides[side](*build(steps, folder)) as take_step:
             start = peak_mib()
             losses = [take_step(0)]
             cpu, wall = time.process_time(), time.perf_counter()
@@ -97,9 +98,7 @@ def measure(side: str, *, steps: int) -> dict:
 
 
 def build(steps: int, folder: str):
-    """What both sides start from: settings, rows, and a model with its initial adapter."""
-    log.start()
-    transformers.utils.logging.set_verbosity_error()
+    """What both sides start from: settings, rows, the model with its initial adapter ..."""
     flags = {"config": SETTINGS, "model_name": MODEL, "output_dir": folder, "device": "cpu"}
     flags |= {"run_validation": False, "max_train_step": steps, "num_epochs": steps}
     config = parse(flags).config
@@ -109,15 +108,16 @@ def build(steps: int, folder: str):
     tokenizer = load_tokenizer(source)
     rows, _ = read_splits(config, tokenizer)
     precision = settle_precision(config, source, world)
-    model = build_model(config, source, precision, world)
-    return config, rows, model, world, precision
+    model = build_model(config, source, precision, world, tokenizer=tokenizer)
+    return config, rows, model, tokenizer, world, precision
 
 
 @contextmanager
-def ours(config, rows, model, world, precision):
+def ours(config, rows, model, tokenizer, world, precision):
     """The product's own step."""
     opening = open_training(
         *(config, model, rows, None),
+        tokenizer=tokenizer,
         metrics=Path(config.train.output_dir) / "metrics.jsonl",
         precision=precision,
         world=world,
@@ -143,7 +143,7 @@ def ours(config, rows, model, world, precision):
 
 
 @contextmanager
-def plain(config, rows, model, world, precision):
+def plain(config, rows, model, *_):
     """Padding, the model's own loss, and torch's optimizer, as most scripts are written."""
     train = config.train
     loader = Loader(
