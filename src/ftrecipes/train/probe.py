@@ -28,11 +28,11 @@ from ftrecipes.model.forward import (
     padded_inputs,
 )
 from ftrecipes.model.mask_rules import RECORDED_ATTENTION, Recording, check_calls
+from ftrecipes.train.evaluate import evaluation_mode
 from ftrecipes.train.probe_prompted import choose_prompted
 from ftrecipes.train.trial import (
     Refused,
     Tolerance,
-    evaluating,
     refusing,
     relative_error,
     running,
@@ -68,10 +68,10 @@ def choose_route(model: nn.Module, rows: TokenRows, *, device: torch.device) -> 
     tolerance = tolerance_of(lm, device)
     decoder = decoder_of(lm)
     if is_prompted(model):
-        with evaluating(model), torch.no_grad():
+        with evaluation_mode(model), torch.no_grad():
             return choose_prompted(model, samples, tolerance)
     own_attention = decoder.config._attn_implementation
-    with evaluating(model), torch.no_grad():
+    with evaluation_mode(model), torch.no_grad():
         with running(lm):
             route = _choose_head(lm, samples[0], tolerance)
             _check_causal(lm, route, row=samples[0], tolerance=tolerance)

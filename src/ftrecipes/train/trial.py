@@ -41,17 +41,6 @@ class Refused(Exception):
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model in eval mode, and in its own mode afterwards."""
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)
-
-
-@contextmanager
 def refusing() -> Iterator[None]:
     """A failure inside means that the model refuses; running out of memory means no such thing."""
     try:
