@@ -19,6 +19,7 @@ from ftrecipes.model.module_names import linear_names
 from ftrecipes.model.quantize import numel
 from ftrecipes.model.rewritten import is_rewriting, rewriting_adapter
 from ftrecipes.model.units import freeze_bottom
+from ftrecipes.model.vocabulary import vocabulary_size
 
 # Words of PEFT's that a person who knows only flags can do nothing with, and what to do.
 _HINTS = {
@@ -55,7 +56,7 @@ def add_adapters(
             settings = continued_config(
                 folder,
                 model_name=config.train.model_name,
-                vocabulary=_vocabulary_size(model, tokenizer),
+                vocabulary=_known_ids(model, tokenizer),
             )
             check_new_tokens(folder, settings, new_token_ids, model=model)
         add = rewriting_adapter if is_rewriting(settings) else peft.get_peft_model
@@ -78,10 +79,10 @@ def add_adapters(
     return adapted
 
 
-def _vocabulary_size(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> int:
+def _known_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> int:
     """Ids that have an embedding row, and a name in the tokenizer that is saved with them."""
     rows = model.get_input_embeddings().weight.shape[0]
-    return rows if tokenizer is None else min(rows, max(tokenizer.get_vocab().values()) + 1)
+    return rows if tokenizer is None else min(rows, vocabulary_size(tokenizer))
 
 
 def rehearse_adapters(

@@ -82,7 +82,7 @@ def _exclude_modules(model: PreTrainedModel, lora: LoraConfig) -> list[str] | st
     unfit = [name for name, module in model.named_modules() if is_odd_linear(module)]
     read_past = _READ_PAST_ADAPTERS.get(model.config.model_type, ())
     unfit += [name for name, _ in model.named_modules() if name.rsplit(".", 1)[-1] in read_past]
-    beside = tuple(f"{name}." for name in beside_decoder(model))
+    beside = beside_decoder(model)
     unfit += [name for name, _ in model.named_modules() if f"{name}.".startswith(beside)]
     if not unfit or lora.target_modules != [ALL_LINEAR]:
         return asked

@@ -61,18 +61,20 @@ def _compile(flag: str, entry: str, rule: str) -> re.Pattern:
         ) from error
 
 
-def beside_decoder(model: PreTrainedModel) -> list[str]:
-    """Names of the parts for images or sound in its body, which rows of text never reach."""
+def beside_decoder(model: PreTrainedModel) -> tuple[str, ...]:
+    """How names begin in the parts for images or sound of its body, which no row of text reaches:
+    `model.vision_tower.`, say."""
     body, decoder = model.base_model, decoder_of(model)
     if decoder is body or decoder not in body.modules():
-        return []
+        return ()
     names = {module: name for name, module in model.named_modules()}
-    return [names[part] for part in body.children() if decoder not in part.modules()]
+    parts = (part for part in body.children() if decoder not in part.modules())
+    return tuple(f"{names[part]}." for part in parts)
 
 
 def linear_names(model: PreTrainedModel) -> list[str]:
     """Last parts of the names of all linear layers but the head and what no text reaches."""
-    head, beside = model.get_output_embeddings(), tuple(f"{n}." for n in beside_decoder(model))
+    head, beside = model.get_output_embeddings(), beside_decoder(model)
     return sorted(
         {
             name.rsplit(".", 1)[-1]

@@ -51,7 +51,7 @@ def _find(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
         length = model.config.get_text_config().num_hidden_layers  # a property in some configs
     except AttributeError:
         length = 0
-    beside = tuple(f"{name}." for name in beside_decoder(model))
+    beside = beside_decoder(model)
     lists = {
         name: module
         for name, module in model.named_modules()

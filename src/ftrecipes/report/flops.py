@@ -20,7 +20,7 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedConfig
 
-from ftrecipes.model.forward import causal_lm, decoder_of
+from ftrecipes.model.forward import causal_lm, decoder_of, is_prompted
 from ftrecipes.model.quantize import numel
 
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
@@ -63,9 +63,7 @@ def flop_formula(model: nn.Module) -> FlopFormula | None:
     tables = [m for m in lm.modules() if isinstance(m, nn.Embedding)]
     skipped = {id(p) for p in (*head, *(p for table in tables for p in table.parameters()))}
     named = [(name, p) for name, p in decoder_of(lm).named_parameters() if not _UNUSED.search(name)]
-
-    learned_prompt = lm is not model and model.active_peft_config.is_prompt_learning
-    reached = _reached(named, learned_prompt)
+    reached = _reached(named, is_prompted(model))
     active = _active_share(config)
     per_position = 0.0
     for name, parameter in named:
