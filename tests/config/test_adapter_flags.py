@@ -1,6 +1,7 @@
 """Flags of adapter methods, and an adapter that a run goes on from: found before torch."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -103,7 +104,11 @@ def test_words_of_the_run_that_made_the_adapter_are_its_own(old, needed):
     (old / "run.yaml").write_text(
         "lora:\n  r: 4\n  init_lora_weights: pissa\n  target_modules: [all-linear]\n"
     )
-    run(needed, ON + words)
+    shutil.copytree(old, "best")
+    shutil.move("best", old)  # the best of a run, which has its run.yaml outside
+    (old / "best" / "run.yaml").unlink()
+    for folder in ("old", "old/best"):
+        run(needed, ON.replace("old", folder) + words)
     (fault,) = faults_of(lambda: run(needed, ON + words.replace("r 4", "r 5")))
     assert "--lora.r contradicts" in fault
 

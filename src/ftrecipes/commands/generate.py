@@ -14,7 +14,7 @@ from ftrecipes.config.adapter_folder import read_adapter
 from ftrecipes.config.errors import ConfigError, ModelError
 from ftrecipes.config.flags import build
 from ftrecipes.config.parse import parse_words
-from ftrecipes.config.run_files import BEST
+from ftrecipes.config.run_files import settings_file
 from ftrecipes.config.schema import GenerateConfig, RunConfig, TrainConfig
 from ftrecipes.config.source import Source
 
@@ -89,11 +89,8 @@ def answers(config: GenerateConfig) -> Iterator[tuple[str, str]]:
 
     def answer(model: "PreTrainedModel | PeftModel") -> str:
         seed_everything(config.seed)
-        return generate(
-            *(model, tokenizer, ids),
-            max_new_tokens=config.max_new_tokens,
-            temperature=config.temperature,
-        )
+        room, temperature = config.max_new_tokens, config.temperature
+        return generate(model, tokenizer, ids, max_new_tokens=room, temperature=temperature)
 
     if not is_adapter or config.compare:
         yield f"without the adapter: {source.name}" if is_adapter else source.name, answer(model)
@@ -108,8 +105,7 @@ def trained_with(folder: Path) -> RunConfig:
     """
     from ftrecipes.config.files import read_settings
 
-    # The best of a run stands inside the run folder.
-    path = (folder.parent if folder.name == BEST else folder) / "run.yaml"
+    path = settings_file(folder)
     source = Source(RunConfig, file=str(path))
     if path.exists():
         settings = read_settings(str(path))

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from ftrecipes.config.adapter_folder import (
@@ -15,6 +16,7 @@ from ftrecipes.config.adapter_folder import (
 from ftrecipes.config.errors import ConfigError
 from ftrecipes.config.faults import Fault, shown
 from ftrecipes.config.flags import asked, asked_in, flags_of, value_of
+from ftrecipes.config.run_files import settings_file
 from ftrecipes.config.schema import RunConfig
 from ftrecipes.config.source import Source
 
@@ -137,15 +139,15 @@ def _conflict(name: str, value: object, theirs: object, folder: str) -> Fault:
 
 def _earlier_settings(folder: str) -> dict[str, Any]:
     """What the run that made the adapter was asked, if run.yaml is there and sound."""
-    path = os.path.join(folder, "run.yaml")
-    if not os.path.isfile(path):
+    path = settings_file(Path(folder))
+    if not path.is_file():
         return {}
     # PyYAML is imported only for a run that reads a file.
     from ftrecipes.config.files import read_settings
 
-    source = Source(RunConfig, file=path)
+    source = Source(RunConfig, file=str(path))
     try:
-        source.take_all(read_settings(path))
+        source.take_all(read_settings(str(path)))
     except ConfigError:
         return {}
     return source.values

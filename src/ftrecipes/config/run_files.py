@@ -30,7 +30,8 @@ RESULT = (
     "merges.txt",
 )
 RUN_RECORD = "run.json"
-RECORD = (RUN_RECORD, "run.yaml", "metrics.jsonl", "error.txt")
+SETTINGS = "run.yaml"
+RECORD = (RUN_RECORD, SETTINGS, "metrics.jsonl", "error.txt")
 CARD = "README.md"
 STAGING = ".saving."  # and some letters: a result before it is published
 LIVE = ".running"  # the record of a run that will replace an earlier result
@@ -43,6 +44,11 @@ WRITTEN = (*RESULT, *RECORD, CARD, f"{STAGING}*", LIVE, ASIDE)
 WANDB = "wandb"  # wandb chooses this name
 TENSORBOARD = "tensorboard"
 PROFILE = "profile"
+
+
+def settings_file(folder: Path) -> Path:
+    """run.yaml of the run that wrote the weights in `folder`: its best stands inside its folder."""
+    return (folder.parent if folder.name == BEST else folder) / SETTINGS
 
 
 def run_folder(record_folder: Path) -> Path:
