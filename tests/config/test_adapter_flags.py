@@ -139,11 +139,13 @@ def test_folders_that_are_none(old, needed):
     assert "without --use_peft" in fault
 
 
-def test_the_result_does_not_go_where_the_adapter_is(old, needed):
-    words = [*needed, *ON.split(), "--output_dir", "old", "--overwrite_output_dir"]
-    place = needed.index("--output_dir")
-    words = [word for i, word in enumerate(words) if i not in (place, place + 1)]
-    (fault,) = faults_of(lambda: parse_words(words))
+@pytest.mark.parametrize("output", ["old", "run"])
+def test_the_result_does_not_go_where_the_adapter_is(output, old, needed):
+    """Nor into the run folder whose best it is: that one would be replaced."""
+    Path("run").mkdir()
+    checkpoint = old if output == "old" else old.rename("run/best")
+    words = ON.replace("old", str(checkpoint)) + "--overwrite_output_dir"
+    (fault,) = faults_of(lambda: run([*needed[:-1], output], words))
     assert "this is the folder of --from_peft_checkpoint" in fault
 
 

@@ -83,10 +83,6 @@ def _continued(config: RunConfig, folder: str) -> Iterator[Fault]:
     if not os.path.isdir(folder):
         yield Fault(f"{label}: does not exist", expected="an adapter's folder", flags=(CHECKPOINT,))
         return
-    output = config.train.output_dir
-    if output and os.path.isdir(output) and os.path.samefile(output, folder):
-        what = f"--output_dir {output}: this is the folder of --{CHECKPOINT}"
-        yield Fault(what, do="choose another folder", flags=("output_dir", CHECKPOINT))
     if not any(os.path.isfile(os.path.join(folder, name)) for name in WEIGHTS):
         what = f"{label}: this folder holds no weights of an adapter"
         yield Fault(what, expected=" or ".join(WEIGHTS), flags=(CHECKPOINT,))

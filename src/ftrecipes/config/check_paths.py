@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ftrecipes.config.data_files import DATA_SUFFIXES, find_data_files, is_glob, parts_of
 from ftrecipes.config.faults import Fault, shown
+from ftrecipes.config.flags import value_of
 from ftrecipes.config.names import close
 from ftrecipes.config.run_files import BEST, RUN_RECORD, TRAINED, WRITTEN
 from ftrecipes.config.schema import GenerateConfig, RunConfig
@@ -170,7 +171,8 @@ def _absent_parts(folder: Path) -> list[Path]:
 def _in_the_way(config: RunConfig, folder: Path) -> Iterator[Fault]:
     """What a run would replace in its output folder: the input of this run, or something older."""
     train, label = config.train, f"--output_dir {config.train.output_dir}"
-    for name, value in (("model_name", train.model_name), ("tokenizer_name", train.tokenizer_name)):
+    for name in ("model_name", "tokenizer_name", "from_peft_checkpoint"):
+        value = value_of(config, name)
         if value and any(_same(str(path), value) for path in (folder, folder / BEST)):
             what = f"{label}: this is the folder of --{name}"
             yield Fault(what, do="choose another folder", flags=("output_dir", name))
