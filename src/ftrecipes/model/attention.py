@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface
 
-from ftrecipes.runtime.devices import cuda_capability
+from ftrecipes.runtime.devices import cuda_capability, to_device
 
 ROW_ATTENTION = "ftrecipes_rows"
 
@@ -43,7 +43,7 @@ class RowLayout:
     def of(cls, lengths: tuple[int, ...], device: torch.device) -> "RowLayout":
         """Layout of rows of these lengths in positions."""
         ends = list(accumulate(lengths, initial=0))
-        return cls(tuple(lengths), torch.tensor(ends, dtype=torch.int32).to(device))
+        return cls(tuple(lengths), to_device(torch.tensor(ends, dtype=torch.int32), device))
 
 
 @dataclass(frozen=True)

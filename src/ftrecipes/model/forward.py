@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 
 from ftrecipes.model.attention import RowLayout
 from ftrecipes.model.head import head_loss_sum
+from ftrecipes.runtime.devices import to_device
 
 IGNORED = -100
 
@@ -60,9 +61,9 @@ class LossRoute:
         """
         sources = (labels[1:] != IGNORED).nonzero().squeeze(-1)
         device = input_ids.device
-        targets = labels[1:][sources].to(device, non_blocking=True)
+        targets = to_device(labels[1:][sources], device)
         inputs = (flat_inputs if self.flat else padded_inputs)(input_ids, lengths)
-        states = self.states(model, inputs, sources.to(device, non_blocking=True))
+        states = self.states(model, inputs, to_device(sources, device))
         if self.head != "chunked":
             dtype = torch.promote_types(states.dtype, torch.float32)
             return F.cross_entropy(states.to(dtype), targets, reduction="sum")
@@ -143,7 +144,7 @@ def decoder_of(lm: PreTrainedModel) -> PreTrainedModel:
 def flat_inputs(input_ids: Tensor, lengths: tuple[int, ...]) -> Inputs:
     """Rows end to end as one sequence [1, T], positions from 0 in each, no mask."""
     device = input_ids.device
-    positions = torch.cat([torch.arange(length) for length in lengths]).to(device)
+    positions = to_device(torch.cat([torch.arange(length) for length in lengths]), device)
     keywords = {
         "input_ids": input_ids.unsqueeze(0),
         "position_ids": positions.unsqueeze(0),
@@ -156,7 +157,8 @@ def padded_inputs(input_ids: Tensor, lengths: tuple[int, ...]) -> Inputs:
     """Rows padded at the right to [B, L] and masked there; the padding repeats a valid id."""
     device = input_ids.device
     longest = max(lengths)
-    slots = torch.cat([torch.arange(n) + b * longest for b, n in enumerate(lengths)]).to(device)
+    slots = torch.cat([torch.arange(n) + b * longest for b, n in enumerate(lengths)])
+    slots = to_device(slots, device)
     padded = input_ids[:1].repeat(len(lengths) * longest).index_copy(0, slots, input_ids)
     mask = torch.zeros_like(padded).index_fill(0, slots, 1)
     shape = (len(lengths), longest)
