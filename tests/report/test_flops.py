@@ -3,20 +3,20 @@
 import json
 import logging
 
-import bitsandbytes as bnb
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
 
+from ftrecipes.config.schema import QuantizationConfig
 from ftrecipes.model.attention import ROW_ATTENTION
 from ftrecipes.model.forward import LossRoute
-from ftrecipes.model.quantize import DequantizedLinear4bit
 from ftrecipes.report.flop_counter import FlopCounter
 from ftrecipes.report.flops import flop_formula
 from ftrecipes.report.peaks import device_peak, peak_flops
 from ftrecipes.report.recorder import Recorder
-from tests.tiny_models import build, random_rows
+from tests.model.loading import load
+from tests.tiny_models import build, random_rows, save_folder
 
 CPU = torch.device("cpu")
 FLAT = LossRoute(flat=True, head="chunked", reason="")
@@ -93,13 +93,12 @@ def test_what_lies_below_the_first_adapter_is_only_computed_forward():
     assert formula.per_pair == {None: (1 + 3) * 2 * H * (E + E)}
 
 
-def test_packed_weights_stand_for_all_they_hold():
-    layer = bnb.nn.Linear4bit(64, 128, bias=False)
-    layer.load_state_dict({"weight": torch.randn(128, 64)})
-    layer = layer.to(CPU)
-    layer.__class__ = DequantizedLinear4bit
-    x = torch.randn(5, 64, requires_grad=True)
-    assert counted(lambda: layer(x).sum().backward()) == 2 * 5 * 2 * 64 * 128
+def test_packed_weights_stand_for_all_they_hold(tmp_path):
+    save_folder("mixtral", tmp_path, hidden_size=64, intermediate_size=128)
+    packed, plain = load(tmp_path, QuantizationConfig(method="4bit")), load(tmp_path)
+    packed.requires_grad_(False)
+    assert sum(p.numel() for p in packed.parameters()) < sum(p.numel() for p in plain.parameters())
+    assert flop_formula(packed) == flop_formula(plain.requires_grad_(False))
 
 
 def test_models_that_do_not_say_how_many_experts_work_have_no_formula():

@@ -102,7 +102,7 @@ def test_device_peaks_are_per_epoch():
     device = torch.device("cuda", 0)
     meter = MemoryMeter(device)
     block = torch.ones(64 * 2**20, dtype=torch.uint8, device=device)
-    block.close()
+    del block
     first, second = meter.epoch(), meter.epoch()
     assert first["device_peak_allocated_bytes"] >= 64 * 2**20
     assert second["device_peak_allocated_bytes"] < 64 * 2**20

@@ -42,15 +42,16 @@ def test_training_ends_after_as_many_worse_evaluations_as_the_patience(tmp_path,
     assert f"better than loss {losses[best]:.4f} after step {2 * (best + 1)}" in caplog.text
     assert run.lines()[-1]["kind"] == "end"
     # The epoch in which it ended is averaged over the steps that were run.
-    per_epoch = [steps for epoch in range(1, 13) if (steps := of_epoch(run, epoch))]
-    means = [sum(loss for loss, _ in steps) / len(steps) for steps in per_epoch]
+    per_epoch = filter(None, (of_epoch(run, epoch) for epoch in range(1, 13)))
+    means = [sum(own) / len(own) for own in per_epoch]
     assert run.column("epoch", "loss") == pytest.approx(means, rel=1e-6)
 
 
-def of_epoch(run: Run, epoch: int) -> list[tuple[float, int]]:
+def of_epoch(run: Run, epoch: int) -> list[float]:
+    """Losses of its steps, which have as many tokens each."""
     steps = [line for line in run.lines("step") if line["epoch"] == epoch]
     assert all(line["num_tokens"] == steps[0]["num_tokens"] for line in steps)
-    return [(line["loss"], line["num_tokens"]) for line in steps]
+    return [line["loss"] for line in steps]
 
 
 def test_at_the_end_of_an_epoch_too(tmp_path):
