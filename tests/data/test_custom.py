@@ -33,7 +33,7 @@ def test_the_function_gets_the_section_the_tokenizer_and_the_split(load):
     values = [row["instruction"] for row in raw.rows]
     assert values == ["custom_dataset", "a", "b", "c", "red", "a"]
     assert raw.rows[0]["output"] == "<|im_end|>"
-    assert raw.source(0) == "mine.py a row 1"
+    assert raw.sources[0] == "mine.py a row 1"
 
 
 def test_the_default_function_and_the_validation_split(load):

@@ -26,10 +26,6 @@ def jsonl(rows=ROWS, *, end="\n", **options) -> str:
     return "".join(json.dumps(row, ensure_ascii=False, **options) + end for row in rows)
 
 
-def sources(raw) -> list[str]:
-    return [raw.source(index) for index in range(len(raw))]
-
-
 @pytest.mark.parametrize("name", ["train.jsonl", "train.json"])
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
@@ -39,7 +35,7 @@ def test_json_lines(tmp_path, name, mark, end):
     raw = read_file(path)
     assert list(raw.rows) == ROWS
     assert raw.columns == ["instruction", "output", "input"]
-    assert sources(raw) == [f"{name} line 1", f"{name} line 2"]
+    assert raw.sources == [f"{name} line 1", f"{name} line 2"]
 
 
 @pytest.mark.parametrize("name", ["train.jsonl", "train.json"])
@@ -47,18 +43,18 @@ def test_an_indented_array(tmp_path, name):
     """D07 (a): also in a .jsonl file; rows are named by the line on which they begin."""
     raw = read_file(write(tmp_path / name, "\ufeff \r\n" + json.dumps(ROWS, indent=2)))
     assert list(raw.rows) == ROWS
-    assert sources(raw) == [f"{name} line 3", f"{name} line 7"]
+    assert raw.sources == [f"{name} line 3", f"{name} line 7"]
 
 
 def test_an_array_on_one_line_names_rows(tmp_path):
     raw = read_file(write(tmp_path / "a.json", json.dumps(ROWS)))
     assert list(raw.rows) == ROWS
-    assert sources(raw) == ["a.json row 1", "a.json row 2"]
+    assert raw.sources == ["a.json row 1", "a.json row 2"]
 
 
 def test_empty_lines_are_no_rows_and_keep_the_count(tmp_path):
     raw = read_file(write(tmp_path / "a.jsonl", '{"x": 1}\n\n  \n{"x": 2}'))
-    assert sources(raw) == ["a.jsonl line 1", "a.jsonl line 4"]
+    assert raw.sources == ["a.jsonl line 1", "a.jsonl line 4"]
 
 
 @pytest.mark.parametrize("content", ["", "\n\n", "[]", " [ ] \n"])
@@ -136,7 +132,7 @@ def test_csv(tmp_path):
         {"instruction": "b\nc", "input": "x", "output": '{"a": 1}'},
         {"instruction": "d", "input": "y", "output": "e" * 200_000},
     ]
-    assert sources(raw) == ["a.csv line 3", "a.csv line 4", "a.csv line 7"]
+    assert raw.sources == ["a.csv line 3", "a.csv line 4", "a.csv line 7"]
 
 
 @pytest.mark.parametrize(
@@ -162,7 +158,7 @@ def test_parquet(tmp_path):
     raw = read_file(tmp_path / "a.parquet")
     # The first row decides an Arrow schema here, as it did for whoever wrote the file.
     assert [row["output"] for row in raw.rows] == [row["output"] for row in ROWS]
-    assert sources(raw) == ["a.parquet row 1", "a.parquet row 2"]
+    assert raw.sources == ["a.parquet row 1", "a.parquet row 2"]
 
 
 def test_a_broken_parquet_file(tmp_path):

@@ -42,7 +42,7 @@ def test_a_glob(folder):
     assert read_paths(f"{folder}/[bc].*").sources[0] == "b.csv line 2"
     assert len(read_paths(f"{folder}/**/*.jsonl")) == 3
     one = read_paths(f"{folder}/b*")
-    assert (one.name, one.source(0)) == ("b.csv", "b.csv line 2")
+    assert (one.name, one.sources[0]) == ("b.csv", "b.csv line 2")
 
 
 def test_files_of_one_name_are_told_apart(tmp_path):

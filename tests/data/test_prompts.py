@@ -94,7 +94,7 @@ def test_without_a_file_there_are_none():
     ("line", "expected"),
     [
         ('{"prompt": "Hi"', "no whole JSON object"),
-        ('["Hi"]', "JSON"),
+        ('["Hi"]', "the row is a list; expected an object"),
         ('{"text": 5}', "key 'text' is a number"),
         ('{"prompt": ""}', "key 'prompt' is empty"),
         ('{"question": "Hi"}', "needs prompt or messages; has question"),

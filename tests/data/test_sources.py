@@ -37,7 +37,7 @@ def test_a_validation_file(train_file, tmp_path):
     (tmp_path / "val.json").write_text(f"[{ROW}]")
     run = config(train_file, val_file=str(tmp_path / "val.json"))
     assert len(load_split(run, TOKENIZER, "train")) == 3
-    assert load_split(run, TOKENIZER, "validation").source(0) == "val.json line 1"
+    assert load_split(run, TOKENIZER, "validation").sources[0] == "val.json line 1"
 
 
 def test_nothing_is_read_for_validation_when_it_is_off(train_file):
@@ -72,7 +72,7 @@ from ftrecipes.config.errors import DataError
 from ftrecipes.data.sources import load_hub
 folder = sys.argv[1]
 train = load_hub(folder, "train")
-assert train.source(1).endswith(" train row 2"), train.source(1)
+assert train.sources[1].endswith(" train row 2"), train.sources[1]
 assert train.columns == ["instruction", "output"]
 assert [row["output"] for row in train.rows] == ["b"] * 3
 assert train.fingerprint and train.fingerprint == load_hub(folder, "train").fingerprint

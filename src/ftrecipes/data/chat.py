@@ -16,8 +16,9 @@ from transformers import PreTrainedTokenizerBase
 
 from ftrecipes.config.errors import DataError
 from ftrecipes.data.kinds import ChatRow
+from ftrecipes.data.masks import Span
 from ftrecipes.data.rows import RowFault
-from ftrecipes.data.spans import Span, SpanFinder, ends_open, last_special
+from ftrecipes.data.spans import SpanFinder, ends_open, last_special
 from ftrecipes.data.template import Messages, Template, unused_character, unused_characters
 from ftrecipes.data.tools import with_last_name, with_objects, with_texts
 
@@ -108,8 +109,7 @@ def _written(messages: Messages, template: Template) -> tuple[Messages, str]:
         text = template.try_write(form)
         if text is not None and not _shows_python(form, text):
             return form, text
-    objects = with_objects(messages)
-    text = template.write(objects)
+    template.write(with_objects(messages))  # a refusal is told in the template's own words
     raise RowFault("the chat template writes the arguments of tool calls as Python, not as JSON")
 
 

@@ -1,10 +1,10 @@
 """`--dataset custom_dataset`: rows from a function in the user's own file.
 
 The contract is llama-recipes': `fn(dataset_config, tokenizer, split)` returns rows (any sequence or
-iterable), raw (`messages`, or `instruction` and `output`) or tokenised (`input_ids`, `labels` with
--100 where nothing is learned). None instead of validation rows means that there are none. A
-`get_data_collator(tokenizer)` beside it may finish rows: it is called once a row when the rows are
-loaded, not once a batch, because batches are made from rows of known length before the first step.
+iterable) in any of our formats, see formats.py. None instead of validation rows means that there
+are none. A `get_data_collator(tokenizer)` beside it may finish rows: it is called once a row when
+the rows are loaded, not once a batch, because batches are made from rows of known length before the
+first step.
 """
 
 import importlib.util

@@ -73,6 +73,13 @@ def integers(row: Mapping, key: str) -> np.ndarray:
     return numbers.astype(np.int64)
 
 
+def not_a_row(row: object) -> str:
+    """Why `row`, which has no keys, can not be used."""
+    if isinstance(row, Unreadable):
+        return row.reason
+    return f"the row is {kind_of(row)}; expected an object with keys"
+
+
 def kind_of(value: object) -> str:
     """What a wrong value is, in a few words."""
     if value is None:

@@ -95,9 +95,9 @@ def _read_json_array(path: Path) -> RawRows:
             f"{path.name} line {error.lineno}: the JSON array is cut or malformed there "
             f"({error.msg}, column {error.colno}).\n  do: write the file again"
         ) from error
-    if len(set(lines)) < len(lines):
-        return collect_rows(rows, name=path.name)
-    return collect_rows(rows, name=path.name, lines=lines)
+    # A line tells a row when it begins no other.
+    is_told = len(set(lines)) == len(lines)
+    return collect_rows(rows, name=path.name, lines=lines if is_told else None)
 
 
 def _array_items(text: str) -> tuple[list, list[int]]:

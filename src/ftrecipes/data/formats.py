@@ -105,13 +105,13 @@ def _detect(raw: RawRows, columns: list[str], data: DataConfig) -> str:
     got = f"  got: columns {_list(columns)}"
     if fitting:
         raise DataError(
-            f"The rows may be of more than one format ({raw.source(0)}).\n{got}\n"
+            f"The rows may be of more than one format ({raw.sources[0]}).\n{got}\n"
             f"  expected: the columns of one of {', '.join(fitting)}\n"
             f"  do: say which, e.g. --data.format {fitting[0]}"
         )
     known = "".join(f"\n    {name}: {', '.join(FORMATS[name].required)}" for name in FORMATS)
     raise DataError(
-        f"The rows are of no known format ({raw.source(0)}).\n{got}\n"
+        f"The rows are of no known format ({raw.sources[0]}).\n{got}\n"
         f"  expected: the columns of one of{known}\n"
         "  do: say which column is which (--data.columns instruction=question,output=answer), or "
         "shape the rows in a function (--dataset custom_dataset)"

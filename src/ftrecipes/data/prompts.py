@@ -8,11 +8,11 @@ from transformers import PreTrainedTokenizerBase
 from ftrecipes.config.errors import DataError
 from ftrecipes.config.sections import SamplesConfig
 from ftrecipes.data.encode import opening_ids
-from ftrecipes.data.fields import words
+from ftrecipes.data.fields import not_a_row, words
 from ftrecipes.data.files import read_file
 from ftrecipes.data.messages import read_messages
 from ftrecipes.data.readers import alpaca_prompt
-from ftrecipes.data.rows import RowFault, Unreadable, refuse_rows
+from ftrecipes.data.rows import RowFault, refuse_rows
 from ftrecipes.data.template import REFUSALS
 
 
@@ -74,7 +74,7 @@ def read_prompts(
         raise DataError(f"--samples.prompts {path}: the file holds no prompt.\n  do: add one")
     longest = samples.max_new_tokens
     prompts, faults = [], []
-    for index, row in enumerate(raw.rows):
+    for source, row in zip(raw.sources, raw.rows, strict=True):
         try:
             messages = _dialog(row)
             ids = encode_prompt(tokenizer, messages, plain=samples.plain)
@@ -82,19 +82,17 @@ def read_prompts(
             if room <= 0:
                 raise RowFault(f"{len(ids)} positions; this model takes fewer than {limit}")
         except (RowFault, PromptRefused) as fault:
-            faults.append(f"{raw.source(index)}: {fault}")
+            faults.append(f"{source}: {fault}")
             continue
         prompts.append(Prompt(str(messages[-1]["content"]), tuple(ids), room))
     refuse_rows(faults, total=len(raw), do=f"mend these prompts in --samples.prompts {path}")
     return prompts
 
 
-def _dialog(row: Mapping | Unreadable) -> list[dict]:
+def _dialog(row: object) -> list[dict]:
     """The messages of a row, the last of them not the assistant's."""
-    if isinstance(row, Unreadable):
-        raise RowFault(row.reason)
     if not isinstance(row, Mapping):
-        raise RowFault("no JSON object")
+        raise RowFault(not_a_row(row))
     keys = [key for key in ("text", "prompt", "messages") if key in row]
     if len(keys) != 1:
         raise RowFault(f"needs prompt or messages; has {', '.join(map(str, row)) or 'nothing'}")

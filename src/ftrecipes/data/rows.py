@@ -30,16 +30,12 @@ class RawRows:
     sources: Sequence[str]
     """What a person calls each: "train.jsonl line 17"."""
     reader: Callable[[Mapping], object] | None = None
-    """Reads a row of a named data set (see formats.Row); None = the columns tell how."""
+    """Reads a row of a named data set (see kinds.Row); None = the columns tell how."""
     fingerprint: str | None = None
     """Changes with the content; None = it can not be told, so nothing of it is cached."""
 
     def __len__(self) -> int:
         return len(self.rows)
-
-    def source(self, index: int) -> str:
-        """The words that name a row to a person."""
-        return self.sources[index]
 
     def pick(self, indices: Sequence[int], *, fingerprint: str | None) -> "RawRows":
         """These rows, in this order."""

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ftrecipes.data.masks import Span
 from ftrecipes.data.rows import RowFault
 from ftrecipes.data.template import Messages, Template, unused_character
 from ftrecipes.data.tools import with_last_name
 
-Span = tuple[int, int]
 Write = Callable[[Messages], str | None]
 
 

@@ -21,8 +21,6 @@ REFUSALS = (
     TypeError,
     ValueError,
 )
-
-
 QUESTION = ({"role": "user", "content": "?"},)
 
 

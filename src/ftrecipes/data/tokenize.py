@@ -11,11 +11,11 @@ from ftrecipes.config.errors import DataError
 from ftrecipes.config.sections import DataConfig
 from ftrecipes.data.chat import Rendered
 from ftrecipes.data.encode import Encoder
-from ftrecipes.data.fields import kind_of
+from ftrecipes.data.fields import not_a_row
 from ftrecipes.data.formats import choose_reader
 from ftrecipes.data.kinds import Row, TokenRow
 from ftrecipes.data.lengths import Named, fit_rows
-from ftrecipes.data.rows import RawRows, RowFault, TokenRows, Unreadable, refuse_rows, show_faults
+from ftrecipes.data.rows import RawRows, RowFault, TokenRows, refuse_rows, show_faults
 from ftrecipes.runtime import log
 
 # A batch ends with the first of the two: text in work is held several times over.
@@ -77,7 +77,8 @@ def _encoded_rows(
 ) -> Iterator[Named]:
     """Each row that can be used, in order."""
     if not raw.columns:
-        notes.faults += [f"{raw.source(at)}: {_not_a_row(row)}" for at, row in enumerate(raw.rows)]
+        named = zip(raw.sources, raw.rows, strict=True)
+        notes.faults += [f"{source}: {not_a_row(row)}" for source, row in named]
         return
     read = raw.reader or choose_reader(raw, tokenizer, data)
     encoder = Encoder(tokenizer)
@@ -98,7 +99,7 @@ def _rendered(
             bar.update()
             try:
                 if not isinstance(row, Mapping):
-                    raise RowFault(_not_a_row(row))
+                    raise RowFault(not_a_row(row))
                 rendered = encoder.render(read(row))
             except RowFault as fault:
                 notes.faults.append(f"{source}: {fault}")
@@ -124,12 +125,6 @@ def _batches(
             batch, characters = [], 0
     if batch:
         yield batch
-
-
-def _not_a_row(row: object) -> str:
-    if isinstance(row, Unreadable):
-        return row.reason
-    return f"the row is {kind_of(row)}; expected an object with keys"
 
 
 def _report(notes: Notes, *, total: int) -> list[str]:
@@ -160,7 +155,7 @@ def _report_empty(
     if len(empty) == len(rows):
         raise DataError(
             f"None of {len(raw)} rows has a token to train on within --context_length "
-            f"{context_length} ({raw.source(0)} and on).\n"
+            f"{context_length} ({raw.sources[0]} and on).\n"
             + "".join(f"  {line}\n" for line in report)
             + "  expected: at least one row with an answer (a label other than -100)\n"
             "  do: raise --context_length, or correct the labels of a custom data set"
