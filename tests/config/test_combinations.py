@@ -201,7 +201,6 @@ def test_generate_points_from_a_file_of_settings_to_the_folder(path, folder, nee
     words = ["--config", path, "--prompt", "Hi"]
     (fault,) = faults_of(lambda: parse_words(words, into=GenerateConfig))
     assert fault.endswith(f"name the run's folder: --adapter {folder}")
-    assert "\n" not in fault
 
 
 def test_generate_has_the_same_strictness(tmp_path, monkeypatch):

@@ -7,8 +7,7 @@ from ftrecipes.config.faults import Fault, idle
 from ftrecipes.config.flags import asked_in, value_of
 from ftrecipes.config.schema import RunConfig, TrainConfig
 from ftrecipes.config.sections import TrackingConfig
-
-TRACKERS = ("wandb", "tensorboard")
+from ftrecipes.config.source import TRACKERS
 
 
 def check_tracking(config: RunConfig) -> Iterator[Fault]:

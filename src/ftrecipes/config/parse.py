@@ -109,10 +109,8 @@ def _read_file(path: str) -> Source:
 def _no_file(path: str) -> Fault:
     """`generate` finds the settings of a run in its folder."""
     folder = os.path.dirname(path) or "."
-    what = (
-        f"--config: generate reads no file of settings; name the run's folder: --adapter {folder}"
-    )
-    return Fault(what, flags=("adapter",))
+    do = f"name the run's folder: --adapter {folder}"
+    return Fault("--config: generate reads no file of settings", do=do, flags=("adapter",))
 
 
 def _build(into: type, sources: list[Source]) -> Any:

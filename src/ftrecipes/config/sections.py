@@ -117,7 +117,6 @@ class DataConfig:
     """Other names of the columns, ours first: instruction=question,output=answer, or as JSON."""
     train_file: str | None = None
     """File of `alpaca_dataset` or `grammar_dataset`."""
-
     train_split: str = "train"
     """Split of a hub data set to train on."""
     val_split: str | None = None
