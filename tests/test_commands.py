@@ -174,10 +174,7 @@ def documented() -> Iterator[tuple[str, str]]:
     """(file, command line) of each of our commands in a code block or a shell script."""
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     blocks = [
-        (page, block)
-        for page in pages
-        if page.exists()
-        for block in BLOCK.findall(page.read_text(encoding="utf-8"))
+        (page, block) for page in pages for block in BLOCK.findall(page.read_text(encoding="utf-8"))
     ]
     scripts = [*sorted(ROOT.glob("*.sh")), *sorted((ROOT / "recipes").rglob("*.sh"))]
     blocks += [(script, script.read_text(encoding="utf-8")) for script in scripts]
@@ -212,7 +209,7 @@ DOCUMENTED = [(path, line) for path, line in documented() if own_words(line)]
 
 
 def test_documented_commands_were_seen():
-    assert len(DOCUMENTED) >= 3
+    assert len(DOCUMENTED) >= 13
     assert {"quickstart.sh", "README.md"} <= {path for path, _ in DOCUMENTED}
 
 

@@ -11,7 +11,6 @@ from ftrecipes.commands.generate import answers, prompt_ids, trained_with
 from ftrecipes.config.errors import ConfigError
 from ftrecipes.config.schema import GenerateConfig
 from ftrecipes.finetuning import main
-from tests.data.dialogs import chat, rows_of, tokenize
 from tests.reference import row_logits
 from tests.tiny_tokenizers import build_tokenizer
 
@@ -86,17 +85,6 @@ def test_sampling_follows_the_seed(model_folder):
         ask(model_name=str(model_folder), temperature=1.5, seed=seed) for seed in (1, 1, 2)
     )
     assert first == again != other
-
-
-@pytest.mark.parametrize("family", ["chatml", "llama3", "mistral", "gemma", "none"])
-def test_the_prompt_is_what_training_put_before_the_answer(family):
-    tokenizer = build_tokenizer(family, add_bos=True)
-    row = chat("Hi there", "yes")
-    if family == "none":
-        row = {"instruction": "Hi there", "output": "yes"}
-    [(ids, labels)] = rows_of(tokenize([row], tokenizer))
-    first_label = next(i for i, label in enumerate(labels) if label != -100)
-    assert list(prompt_ids(tokenizer, "Hi there", system=None)) == ids[:first_label]
 
 
 def test_a_system_text_needs_a_template():

@@ -28,15 +28,6 @@ def test_a_folder_with_files_of_somebody_else_is_not_ours_to_write_into(needed):
     parse_words([*needed, "--overwrite_output_dir"])
 
 
-def test_the_run_never_replaces_its_own_input(needed):
-    Path("out").mkdir()
-    Path("out/run.json").write_text('[{"instruction": "a", "output": "b"}]')
-    words = [*needed[:2], "--dataset", "out/run.json", "--output_dir", "out"]
-    words += ["--overwrite_output_dir"]
-    (fault,) = faults_of(lambda: parse_words(words))
-    assert "would replace out/run.json, which is --dataset" in fault
-
-
 def test_a_name_that_no_folder_can_have_and_a_link_that_leads_nowhere(needed):
     Path("link").symlink_to("nowhere")
     for name, words in (("x" * 300, "too long"), ("link", "leads nowhere"), ("link/out", "link")):

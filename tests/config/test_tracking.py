@@ -9,11 +9,6 @@ from ftrecipes.config.parse import parse_words
 from tests.config.faults import faults_of
 
 
-def test_trackers_that_are_there_are_taken(needed):
-    config = parse_words([*needed, "--tracking", "wandb,tensorboard"]).config
-    assert (config.tracking.wandb, config.tracking.tensorboard) == (True, True)
-
-
 @pytest.mark.parametrize("with_folder", [False, True], ids=["nothing", "a folder of that name"])
 def test_packages_that_are_not_there_are_faults_each(needed, monkeypatch, with_folder):
     for name in ("wandb", "tensorboard"):

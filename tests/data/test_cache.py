@@ -205,7 +205,7 @@ def test_a_custom_data_set_is_not_kept(tmp_path):
     assert entries() == []
 
 
-def test_what_was_long_not_used_goes(path, monkeypatch):
+def test_what_was_long_not_used_goes(path):
     read(path)
     [old] = entries()
     (old.parent / "x.part").write_text("an unfinished one")

@@ -1,7 +1,5 @@
 """Labels: the answers and what ends them, by position, for templates of many families."""
 
-import random
-
 import numpy as np
 import pytest
 
@@ -12,11 +10,6 @@ from tests.data.token_bytes import expected_labels
 from tests.tiny_tokenizers import FAMILIES, build_tokenizer
 
 WITH_TEMPLATE = [name for name, family in FAMILIES.items() if family.template]
-PARTS = [
-    *("the", "capital", "of", "Paris", "  ", " ", "\n", "\n\n", "\t", "x=1", ":", "user", "7"),
-    *("\U0001f642", "\U0001f468\u200d\U0001f469", "e\u0301", "\u00e9t\u00e9", "\u4f60\u597d"),
-    *("<think>\n", "</think>", "assistant", "<|im", "\u2028", "[INST"),
-]
 
 
 @pytest.mark.parametrize("family", WITH_TEMPLATE)
@@ -34,25 +27,6 @@ def test_a_dialog_is_what_the_template_writes_and_only_the_answers_are_trained(f
     assert ids == tokenizer.apply_chat_template(row["messages"])["input_ids"]
     assert labels == expected_labels(tokenizer, pieces)
     assert trained_text(tokenizer, labels) == "".join(text for text, trained in pieces if trained)
-
-
-@pytest.mark.parametrize("family", WITH_TEMPLATE)
-def test_random_dialogs(family):
-    """Seeded random text of awkward parts; the reference knows no offsets and no templates."""
-    draw = random.Random(f"masks {family}")
-    tokenizer = build_tokenizer(family, pad="eos")
-    rows = []
-    for _ in range(60):
-        turns = [
-            "".join(draw.choices(PARTS, k=draw.randint(1, 12)))
-            for _ in range(draw.randint(1, 3) * 2)
-        ]
-        rows.append(chat(*(turn if turn.strip() else f"{turn}x" for turn in turns)))
-    results = rows_of(tokenize(rows, tokenizer))
-    assert len(results) == 60
-    for row, (ids, labels) in zip(rows, results, strict=True):
-        assert ids == tokenizer.apply_chat_template(row["messages"])["input_ids"]
-        assert labels == expected_labels(tokenizer, pieces_of(family, row["messages"]))
 
 
 def test_marks_of_the_template_itself_agree():

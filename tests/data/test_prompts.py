@@ -49,15 +49,12 @@ def test_rows_with_a_prompt_or_with_messages(tmp_path):
     assert second.text == "Rain?"
 
 
-@pytest.mark.parametrize("family", ["chatml", "none"])
+@pytest.mark.parametrize("family", ["chatml", "llama3", "mistral", "gemma", "none"])
 def test_the_prompt_is_the_one_that_was_trained_on(family):
     """With a chat template and without one: the ids before the first label."""
-    tokenizer = build_tokenizer(family)
-    row = (
-        chat("Hi there", "Hello")
-        if tokenizer.chat_template
-        else {"instruction": "Hi there", "input": "", "output": "Hello"}
-    )
+    tokenizer = build_tokenizer(family, add_bos=True)
+    instruction = {"instruction": "Hi there", "output": "yes"}
+    row = chat("Hi there", "yes") if tokenizer.chat_template else instruction
     [(ids, labels)] = rows_of(tokenize([row], tokenizer))
     first_label = next(i for i, label in enumerate(labels) if label != -100)
     found = encode_prompt(tokenizer, [{"role": "user", "content": "Hi there"}])

@@ -24,6 +24,7 @@ BARE = {
 }
 # What templates, tokenizers and thoughts make something of, among any characters that there are.
 AWKWARD = ["<think>\n", "</think>", "assistant", "\n\n", "  ", "\t", "\u2028", "e\u0301", "<|im"]
+AWKWARD += ["[INST", ":", "the", "\U0001f642", "\U0001f468\u200d\U0001f469", "\u4f60\u597d"]
 LETTERS = st.text(st.characters(codec="utf-8", exclude_characters="\u2581"), max_size=12)
 WORDS = st.lists(st.one_of(LETTERS, st.sampled_from(AWKWARD)), max_size=6).map("".join)
 TEXT = WORDS.map(lambda text: text if text.strip() else f"{text}x")

@@ -7,6 +7,7 @@ from transformers import ByT5Tokenizer
 
 from ftrecipes.config.errors import DataError
 from ftrecipes.config.sections import DataConfig
+from ftrecipes.data.files import read_file
 from ftrecipes.data.readers import alpaca_prompt
 from ftrecipes.data.rows import IGNORED, collect_rows
 from ftrecipes.data.tokenize import tokenize_rows
@@ -68,8 +69,8 @@ def test_an_instruction_is_a_users_turn_where_there_is_a_template():
         assert trained_text(tokenizer, labels) == "3<|im_end|>"
 
 
-def test_input_may_be_null_missing_or_empty_and_is_never_the_word_none():
-    """D04 (b), S13: 20 000 rows without input, then one with."""
+def test_input_may_be_null_missing_or_empty_and_is_never_the_word_none(tmp_path):
+    """D04 (b), S13: 20 000 rows with a null set no schema for those that follow in the file."""
     tokenizer = build_tokenizer("none")
     rows = [instruction("Add.", "3", input=None)] * 20_000
     rows += [
@@ -77,7 +78,9 @@ def test_input_may_be_null_missing_or_empty_and_is_never_the_word_none():
         instruction("Add.", "3"),
         instruction("A", "3", input=""),
     ]
-    token_rows = tokenize(rows, tokenizer)
+    path = tmp_path / "train.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    token_rows = tokenize_rows(read_file(path), tokenizer, data=DataConfig(), context_length=4096)
     assert len(token_rows) == 20_003
     texts = [tokenizer.decode(ids) for ids, _ in rows_of(token_rows)[-4:]]
     assert ["### Input:\nx" in text for text in texts] == [False, True, False, False]

@@ -46,12 +46,6 @@ class TestTooLong:
         with pytest.raises(DataError, match=r"1 of 3 rows(.|\n)*row 2: 20 positions"):
             tokenize(self.rows(), self.TOKENIZER, context_length=12, truncation="error")
 
-    def test_nothing_is_said_when_all_fit(self):
-        """D15, M21: the longest row is the limit itself."""
-        token_rows = tokenize(self.rows(), self.TOKENIZER, context_length=20, truncation="error")
-        assert (len(token_rows), token_rows.report) == (3, [])
-        assert token_rows.lengths.max() == 20
-
 
 def test_rows_without_a_trained_token_are_counted_and_reported():
     """M14, M16: the prompt alone fills the context of one row."""
