@@ -9,14 +9,12 @@ from safetensors.torch import load_file, save_file
 
 from ftrecipes.checkpoint.adapter import WEIGHTS, save_adapter, verify_adapter
 from ftrecipes.config.errors import CheckpointError
-from ftrecipes.config.precision import Precision
 from ftrecipes.config.schema import LoraConfig, RunConfig
 from ftrecipes.model.adapters import add_adapters, trainable_parameters
 from tests import tiny_models
-from tests.model.adapting import adapt, moved
+from tests.model.adapting import FLOAT32, adapt, moved
 from tests.reference import row_logits
 
-FLOAT32 = Precision("float32", "float32", "float32", "float32", False, False)
 IDS = [5, 9, 3, 17, 40, 8]
 # name -> family, settings of its config, settings of the adapter
 VARIANTS = {

@@ -8,8 +8,8 @@ from ftrecipes.config.schema import LoraConfig, RunConfig, TrainConfig
 from ftrecipes.config.sections import Ia3Config, LlamaAdapterConfig, PrefixConfig, PromptConfig
 from ftrecipes.model.adapters import add_adapters, trainable_parameters
 from tests import tiny_models
+from tests.model.loading import FLOAT32
 
-FLOAT32 = Precision("float32", "float32", "float32", "float32", False, False)
 VIRTUAL = 5
 SECTIONS = {
     "lora": (LoraConfig, {"r": 4}),

@@ -7,20 +7,19 @@ import torch
 from peft import PeftModel
 
 from ftrecipes.config.errors import ModelError
-from ftrecipes.config.precision import Precision
 from ftrecipes.config.schema import LoraConfig, RunConfig
 from ftrecipes.model.adapters import add_adapters, trainable_parameters
 from tests import reference, tiny_models
+from tests.model.loading import FLOAT32
 from tests.model.routes import backward_step, route_of
 
-FLOAT32 = Precision("float32", "float32", "float32", "float32", False, False)
 ROWS = tiny_models.random_rows([17, 9, 9])
 PROJECTIONS = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
 
 
-def adapt(family="llama", precision=FLOAT32, **settings) -> PeftModel:
+def adapt(family="llama", **settings) -> PeftModel:
     config = RunConfig(lora=LoraConfig(r=4, **settings))
-    return add_adapters(tiny_models.build(family), config, precision)
+    return add_adapters(tiny_models.build(family), config, FLOAT32)
 
 
 def adapted_modules(model) -> list[str]:

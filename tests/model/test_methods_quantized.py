@@ -1,4 +1,4 @@
-"""Every adapter method on 4-bit weights: the step of the same adapter on dequantized weights."""
+"""Every adapter method on packed weights: the step of the same adapter on dequantized weights."""
 
 from dataclasses import replace
 
@@ -13,7 +13,6 @@ from tests.model.adapting import FLOAT32, method_config, moved
 from tests.model.loading import load
 from tests.model.routes import backward_step, route_of
 
-FOUR_BIT = QuantizationConfig(method="4bit")
 ROWS = tiny_models.random_rows([17, 9, 9], vocab_size=32)
 SIZES = {
     "llama": {"hidden_size": 64, "intermediate_size": 128, "vocab_size": 32},
@@ -29,17 +28,18 @@ def folders(tmp_path_factory):
     }
 
 
-def dequantized(folder, family) -> torch.nn.Module:
-    """A plain model with the numbers that the 4-bit weights stand for."""
-    plain, packed = load(folder), load(folder, FOUR_BIT)
+def dequantized(folder, family, quantization) -> torch.nn.Module:
+    """A plain model with the numbers that the packed weights stand for."""
+    plain, packed = load(folder), load(folder, quantization)
     for name, layer in packed.named_modules():
-        if isinstance(layer, bnb.nn.Linear4bit):
+        if isinstance(layer, bnb.nn.Linear4bit | bnb.nn.Linear8bitLt):
             weight = layer.dequantized(torch.float32)
             plain.get_submodule(name).weight.data = weight.T if family == "gpt2" else weight
     return plain
 
 
 @pytest.mark.parametrize("family", SIZES)
+@pytest.mark.parametrize("bits", ["4bit", "8bit"])
 @pytest.mark.parametrize(
     ("method", "settings"),
     [
@@ -51,12 +51,13 @@ def dequantized(folder, family) -> torch.nn.Module:
         ("llama_adapter", {}),
     ],
 )
-def test_the_step_is_that_on_dequantized_weights(method, settings, family, folders):
+def test_the_step_is_that_on_dequantized_weights(method, settings, bits, family, folders):
     config = method_config(method, **settings)
+    quantization = QuantizationConfig(method=bits)
     quantized = add_adapters(
-        load(folders[family], FOUR_BIT), replace(config, quantization=FOUR_BIT), FLOAT32
+        load(folders[family], quantization), replace(config, quantization=quantization), FLOAT32
     )
-    plain = add_adapters(dequantized(folders[family], family), config, FLOAT32)
+    plain = add_adapters(dequantized(folders[family], family, quantization), config, FLOAT32)
     moved(quantized)
     trained = dict(trainable_parameters(quantized))
     with torch.no_grad():

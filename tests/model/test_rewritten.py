@@ -81,17 +81,14 @@ def test_training_is_that_of_the_reference():
         torch.testing.assert_close(gradient, expected[name], rtol=1e-3, atol=1e-6, msg=name)
 
 
-@pytest.mark.parametrize(
-    ("column", "message"),
-    [(0, "q_proj.lora_B.weight: other values"), (-1, "q_proj.lora_B.weight: other values")],
-)
-def test_a_lie_in_either_half_is_found(column, message, tmp_path):
+@pytest.mark.parametrize("column", [0, -1])
+def test_a_lie_in_either_half_is_found(column, tmp_path):
     _, model = variant("pissa")
     save_adapter(moved(model), tmp_path, base_name="base")
     tensors = load_file(tmp_path / WEIGHTS)
     tensors["base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight"][0, column] += 1
     save_file(tensors, tmp_path / WEIGHTS)
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises(CheckpointError, match=r"q_proj\.lora_B\.weight: other values"):
         verify_adapter(model, tmp_path)
 
 

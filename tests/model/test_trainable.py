@@ -6,7 +6,6 @@ import bitsandbytes as bnb
 import pytest
 import torch
 
-from ftrecipes.config.precision import Precision
 from ftrecipes.config.schema import LoraConfig, RunConfig
 from ftrecipes.model.adapters import (
     add_adapters,
@@ -16,9 +15,9 @@ from ftrecipes.model.adapters import (
     trained_share,
 )
 from tests import reference, tiny_models
+from tests.model.loading import FLOAT32
 from tests.model.routes import backward_step, route_of
 
-FLOAT32 = Precision("float32", "float32", "float32", "float32", False, False)
 ROWS = tiny_models.random_rows([17, 9, 9])
 
 

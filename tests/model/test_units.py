@@ -16,8 +16,7 @@ ROWS = tiny_models.random_rows([9, 7])
 @pytest.mark.parametrize("family", DECODERS)
 def test_blocks_of_every_family(family):
     """The blocks hold all weights but embeddings, head and single norms, and run in their order."""
-    model = tiny_models.build(family, num_hidden_layers=2) if family == "mamba" else None
-    model = model or tiny_models.build(family)
+    model = tiny_models.build(family)
     blocks = find_blocks(model)
     assert len(blocks) == 2
     order = []
