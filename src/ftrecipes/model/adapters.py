@@ -21,7 +21,7 @@ from ftrecipes.model.rewritten import is_rewriting, rewriting_adapter
 from ftrecipes.model.units import freeze_bottom
 from ftrecipes.model.vocabulary import vocabulary_size
 
-# Words of PEFT's that a person who knows only flags can do nothing with, and what to do.
+# Words of PEFT 0.21 that a person who knows only flags can do nothing with, and what to do.
 _HINTS = {
     "ParamWrapper": "name linear layers in --lora.target_modules (all-linear takes the experts of "
     "some models too, and PEFT has neither dropout nor DoRA for these), or leave that flag out",

@@ -115,12 +115,13 @@ def _packed_class(own: type, names: tuple[str, ...]) -> type:
     return type(f"Packed{own.__name__}", (_PackedExperts, own), {"packed_names": names} | weights)
 
 
-def open_packed(model: nn.Module, compute: torch.dtype) -> Iterator[tuple[str, bnb.nn.Params4bit]]:
+def open_packed(model: nn.Module, compute: torch.dtype) -> dict[str, bnb.nn.Params4bit]:
     """Let modules with packed experts compute on them, in the dtype `compute`.
 
-    Yields pairs (name, packed parameter). Exhaust it: a module is changed just before its own.
+    Returns the packed parameters by name.
     """
-    for path, module in list(model.named_modules()):
+    found = {}
+    for path, module in model.named_modules():
         packed = {
             name: parameter
             for name, parameter in module.named_parameters(recurse=False)
@@ -129,7 +130,8 @@ def open_packed(model: nn.Module, compute: torch.dtype) -> Iterator[tuple[str, b
         if packed:
             module.__class__ = _packed_class(type(module), tuple(packed))
             module.start(compute)
-            yield from ((f"{path}.{name}", parameter) for name, parameter in packed.items())
+            found |= {f"{path}.{name}": parameter for name, parameter in packed.items()}
+    return found
 
 
 class PackedParamWrapper(ParamWrapper):

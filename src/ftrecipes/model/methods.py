@@ -19,7 +19,7 @@ from ftrecipes.model.module_names import check_matches, linear_names, names_or_p
 from ftrecipes.model.rewritten import is_rewriting
 from ftrecipes.runtime import log
 
-# The only types that peft/tuners/adaption_prompt/config.py knows
+# The only types that PEFT 0.21 knows (peft/tuners/adaption_prompt/config.py)
 _LLAMA_ADAPTER_TYPES = ("llama", "mistral", "gpt2")
 
 

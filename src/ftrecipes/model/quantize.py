@@ -144,7 +144,7 @@ def finish_quantization(
             _check_state(name, layer.weight, quantization)
             layer.compute_dtype = compute  # that of a quantized file may be another
         layer.__class__ = ours
-    for name, parameter in open_packed(model, compute):
+    for name, parameter in open_packed(model, compute).items():
         _check_state(name, parameter, quantization)
     if not any(is_packed(parameter) for parameter in model.parameters()):
         raise ModelError(

@@ -40,5 +40,5 @@ def start_world(device: str) -> World:
             f"  got: {found.type if found else 'cpu only'}\n"
             "  do: leave --device out, or install a torch build for it"
         )
-    index = torch.device(kind) if kind in ("cpu", "mps") else torch.device(kind, local_rank)
-    return World(rank=rank, size=size, local_rank=local_rank, device=index)
+    place = torch.device(kind) if kind in ("cpu", "mps") else torch.device(kind, local_rank)
+    return World(rank=rank, size=size, local_rank=local_rank, device=place)
