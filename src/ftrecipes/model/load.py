@@ -66,7 +66,7 @@ def sketch_model(source: ModelSource) -> PreTrainedModel:
 
 
 def _check_type(source: ModelSource, method: str) -> None:
-    """The Rwkv of transformers 5.24 divides its weights in evaluation, and packs them anew: fp4."""
+    """transformers 5.24's Rwkv divides its weights in evaluation, and packs them anew as fp4."""
     if method == "4bit" and source.config.model_type == "rwkv":
         raise ModelError(
             f"4-bit weights do not work with {source.name}: its type rescales them in evaluation.\n"
