@@ -5,7 +5,9 @@ import json
 import pytest
 
 from ftrecipes.config.errors import ConfigError
-from tests.e2e.runs import chat, lines
+from ftrecipes.report import trackers
+from ftrecipes.report.recorder import Recorder
+from tests.e2e.runs import WEIGHTS, chat, lines, status
 from tests.report.event_files import curves, open_events
 from tests.report.test_fields import table, written
 from tests.report.wandb_file import config_of, exit_code, finished_records, history
@@ -49,6 +51,30 @@ def test_a_run_with_everything_on(finetune, tmp_path):
     spent = end["seconds"] + end["evaluation_seconds"] + end["saving_seconds"]
     assert 0 < spent <= end["wall_seconds"]
     assert end["tokens_per_second"] == pytest.approx(end["tokens"] / end["seconds"])
+
+
+@pytest.mark.parametrize("ends", ["well", "by a signal"])
+def test_weights_are_saved_before_a_tracker_takes_its_time(finetune, tmp_path, monkeypatch, ends):
+    """Closing wandb may take a minute; after a SIGTERM a cluster may give half of one."""
+    saved = []
+
+    def look(self, *, failed):
+        saved.append((tmp_path / "out" / WEIGHTS).exists())
+        assert failed == (ends == "by a signal")
+
+    def stop(self, *, step, **fields):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(trackers.TensorBoardTracker, "close", look)
+    flags = {"tracking.tensorboard": True} | SMALL
+    if ends == "well":
+        finetune(**flags)
+    else:
+        monkeypatch.setattr(Recorder, "step", stop)
+        with pytest.raises(KeyboardInterrupt):
+            finetune(**flags)
+    assert saved == [True]
+    assert status(tmp_path / "out") == ("finished" if ends == "well" else "interrupted")
 
 
 def test_a_second_run_replaces_no_trace_and_no_events(finetune):

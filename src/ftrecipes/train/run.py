@@ -43,23 +43,24 @@ def train_and_save(
         with stops_deferred():
             result.save_best(record.folder, state=numbers)
 
-    try:
-        with open_training(
-            *(config, result.model, rows, val_rows),
-            tokenizer=result.tokenizer,
-            prompts=prompts,
-            save_best=save_best if config.train.save_model and config.saving.best else None,
-            metrics=record.folder / "metrics.jsonl",
-            precision=precision,
-            world=world,
-            state=state,
-        ) as training:
+    with open_training(
+        *(config, result.model, rows, val_rows),
+        tokenizer=result.tokenizer,
+        prompts=prompts,
+        save_best=save_best if config.train.save_model and config.saving.best else None,
+        metrics=record.folder / "metrics.jsonl",
+        precision=precision,
+        world=world,
+        state=state,
+    ) as training:
+        # Saved inside: wandb may take a minute to close, and whoever stops a run may not wait.
+        try:
             train(training)
-    except BaseException:
-        # Whatever ended the training: its steps may be the work of hours.
-        if state.updates:
-            log.warning(f"training ended after step {state.step}; saving what was trained")
-            save()
-        raise
-    save()
+        except BaseException:
+            # Whatever ended the training: its steps may be the work of hours.
+            if state.updates:
+                log.warning(f"training ended after step {state.step}; saving what was trained")
+                save()
+            raise
+        save()
     return state
