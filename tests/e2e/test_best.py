@@ -85,7 +85,7 @@ def test_an_earlier_best_is_never_taken_for_this_runs(finetune, data):
 
 
 def test_an_earlier_best_goes_with_its_result_and_not_before(finetune, data, monkeypatch):
-    folder = finetune(**data, **WORSENING)
+    folder = finetune(**data, lr=0.02)
     kept = shutil.copytree(folder, folder.with_name("copy"))
     real = result.publish
 
@@ -97,7 +97,7 @@ def test_an_earlier_best_goes_with_its_result_and_not_before(finetune, data, mon
         real(*arguments, **settings)
 
     monkeypatch.setattr(result, "publish", look)
-    finetune(**data, **WORSENING | {"lr": 0.01}, overwrite_output_dir=True)
+    finetune(**data, lr=0.01, overwrite_output_dir=True)
     assert not same(folder / "best", kept / "best")
     assert not (folder / LIVE).exists()
     assert status(folder) == "finished"
@@ -141,11 +141,12 @@ def test_samples_go_into_the_metrics_and_their_faults_come_early(
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("Is rain good?\n")
     flags = {"samples.prompts": prompts, "samples.max_new_tokens": 5}
-    folder = finetune(**data, **WORSENING, **flags)
+    short = WORSENING | {"num_epochs": 2}
+    folder = finetune(**data, **short, **flags)
     samples = lines(folder, "sample")
-    assert [line["step"] for line in samples] == [0, 1, 2, 3, 4]
+    assert [line["step"] for line in samples] == [0, 1, 2]
     assert {line["prompt"] for line in samples} == {"Is rain good?"}
-    plain = finetune(**data, **WORSENING, output_dir=tmp_path / "plain")
+    plain = finetune(dataset=data["dataset"], **short, output_dir=tmp_path / "plain")
     losses = [[line["loss"] for line in lines(where, "step")] for where in (folder, plain)]
     assert losses[0] == losses[1]
 

@@ -66,7 +66,7 @@ def test_weights_are_saved_before_a_tracker_takes_its_time(finetune, tmp_path, m
         raise KeyboardInterrupt
 
     monkeypatch.setattr(trackers.TensorBoardTracker, "close", look)
-    flags = {"tracking.tensorboard": True} | SMALL
+    flags = {"tracking.tensorboard": True, "max_train_step": 1} | SMALL
     if ends == "well":
         finetune(**flags)
     else:
@@ -79,7 +79,7 @@ def test_weights_are_saved_before_a_tracker_takes_its_time(finetune, tmp_path, m
 
 def test_a_second_run_replaces_no_trace_and_no_events(finetune):
     flags = {"tracking.tensorboard": True, "use_profiler": True, "profiler_start": 1}
-    flags |= {"profiler_steps": 1} | SMALL
+    flags |= {"profiler_steps": 1, "max_train_step": 1} | SMALL
 
     def left(out):
         return {path for name in ("profile", "tensorboard") for path in (out / name).rglob("*.*")}
@@ -90,7 +90,7 @@ def test_a_second_run_replaces_no_trace_and_no_events(finetune):
 
 
 def test_a_run_shorter_than_its_flop_counter_trains_and_says_so(finetune, caplog):
-    out = finetune(flop_counter=True, flop_counter_start=1000, **SMALL)
+    out = finetune(flop_counter=True, flop_counter_start=1000, max_train_step=1, **SMALL)
     assert lines(out, "end")
     assert any("nothing was counted" in message for message in caplog.messages)
 

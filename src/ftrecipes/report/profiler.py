@@ -3,9 +3,9 @@
 https://docs.pytorch.org/docs/stable/profiler.html
 """
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 
 import torch
@@ -54,7 +54,7 @@ class Profiler:
 
     def _finish(self) -> None:
         trace, self._profile = self._profile, None
-        stamp = time.strftime("%Y%m%d-%H%M%S")
+        stamp = f"{datetime.now():%Y%m%d-%H%M%S-%f}"
         path = self._folder / f"trace-{stamp}.json"
         try:
             trace.stop()

@@ -4,10 +4,10 @@
 The step of every axis is the optimizer step.
 """
 
-import os
 import textwrap
 import time
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -144,12 +144,12 @@ class TensorBoardTracker:
         from tensorboard.summary.writer.record_writer import RecordWriter
         from torch.utils.tensorboard import summary
 
-        place = folder / TENSORBOARD / time.strftime("%Y%m%d-%H%M%S")
+        place = folder / TENSORBOARD / f"{datetime.now():%Y%m%d-%H%M%S-%f}"
         self._event, self._summary = Event, summary
         try:
             place.mkdir(parents=True, exist_ok=True)
             # Not SummaryWriter: it writes in a thread, whose failures end as tracebacks on screen.
-            self._file = WholeFile(place / f"events.out.tfevents.{int(time.time())}.{os.getpid()}")
+            self._file = WholeFile(place / f"events.out.tfevents.{int(time.time())}")
             self._records = RecordWriter(self._file)
             self._write(file_version="brain.Event:2")
             settings = yaml.safe_dump(to_mapping(config), sort_keys=False)
