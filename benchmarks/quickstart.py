@@ -75,7 +75,8 @@ def report(runs: dict[str, list[dict]]) -> int:
     lines.append(f"{'':24} {'ours':>9} {'plain':>9} {'plain/ours':>11}")
     for key in ("cpu_seconds", "wall_seconds", "peak_mib_above_start"):
         left, right = (min(run[key] for run in runs[side]) for side in runs)
-        lines.append(f"{key:24} {left:9.1f} {right:9.1f} {right / left:11.2f}")
+        ratio = f"{right / left:11.2f}" if left else f"{'-':>11}"  # a tiny model adds no peak
+        lines.append(f"{key:24} {left:9.1f} {right:9.1f} {ratio}")
     sys.stdout.write("\n".join(lines) + "\n")
     return 0 if gap <= LOSS_TOLERANCE else 1
 

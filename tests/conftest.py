@@ -1,6 +1,7 @@
 """Fixtures that several rooms share: small model folders and data files, all made here."""
 
 import json
+import logging
 from importlib.metadata import version
 from pathlib import Path
 
@@ -19,6 +20,16 @@ def cache_home(tmp_path_factory, monkeypatch) -> Path:
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
     return folder
+
+
+@pytest.fixture(autouse=True)
+def _log_as_it_was():
+    """A command starts the log for its process; its stream ends with the test."""
+    logger = logging.getLogger("ftrecipes")
+    before = logger.handlers[:], logger.propagate, logger.level
+    yield
+    logger.handlers[:], logger.propagate = before[:2]
+    logger.setLevel(before[2])
 
 
 @pytest.fixture(scope="session", autouse=True)
