@@ -9,9 +9,11 @@ from typing import Literal
 
 from ftrecipes.config.sections import (
     NO_FLAG,
+    ActivationCheckpointingConfig,
     CustomDatasetConfig,
     DataConfig,
     Dtype,
+    FsdpConfig,
     Ia3Config,
     LlamaAdapterConfig,
     LoraConfig,
@@ -44,6 +46,12 @@ class TrainConfig:
     """Replace an earlier result in `output_dir`; without it such a folder is refused."""
     save_model: bool = True
     """Write the trained weights at the end. False keeps only logs and metrics."""
+
+    enable_fsdp: bool = False
+    """Train on the processes that torchrun started, sharded as the section `fsdp` says."""
+    low_cpu_fsdp: bool = True
+    """With `enable_fsdp`, no process ever holds the whole model; False = each loads all of it, and
+    then drops what is not its share."""
 
     use_peft: bool = False
     """Train an adapter and keep the base model frozen; False trains every parameter."""
@@ -141,6 +149,10 @@ class RunConfig:
     """All sections of a run, and where each value came from."""
 
     train: TrainConfig = field(default_factory=TrainConfig)
+    fsdp: FsdpConfig = field(default_factory=FsdpConfig)
+    activation_checkpointing: ActivationCheckpointingConfig = field(
+        default_factory=ActivationCheckpointingConfig
+    )
     quantization: QuantizationConfig = field(default_factory=QuantizationConfig)
     lora: LoraConfig = field(default_factory=LoraConfig)
     ia3: Ia3Config = field(default_factory=Ia3Config)

@@ -8,6 +8,41 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
 
 @dataclass(frozen=True)
+class FsdpConfig:
+    """Training on many devices (torch FSDP2), with `--enable_fsdp`: each process keeps its share of
+    weights, gradients and optimizer. `--fsdp_config FILE.json` reads the settings of transformers."""
+
+    sharding_strategy: Literal["FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "NO_SHARD"] = (
+        "FULL_SHARD"
+    )
+    """`FULL_SHARD`: a block is gathered for its forward and again for its backward;
+    `SHARD_GRAD_OP`: it stays gathered in between; `HYBRID_SHARD`: groups of processes shard, and
+    the groups are replicas; `NO_SHARD`: every process keeps everything."""
+    sharding_group_size: int = 0
+    """Processes that share one replica with HYBRID_SHARD; 0 = those of one machine."""
+    replica_group_size: int = 0
+    """Number of replicas with HYBRID_SHARD; 0 = as many as there are processes for."""
+    cpu_offload: bool = False
+    """Keep shards, their gradients and the optimizer in the memory of the host."""
+    wrap_classes: list[str] = field(default_factory=list)
+    """Class names of the modules that are gathered as one; empty = the model's decoder blocks."""
+    load_from: Literal["each", "rank0"] = "each"
+    """Who reads the files: each process its own share of every tensor, or the first process all of
+    them, one tensor at a time (for folders that only its machine has)."""
+    timeout_seconds: int = 600
+    """Without progress of a process for so long, the run ends and says where each process is."""
+
+
+@dataclass(frozen=True)
+class ActivationCheckpointingConfig:
+    """Activations that are computed again in the backward instead of kept.
+    `--activation_checkpointing WORD` sets `method`."""
+
+    method: Literal["auto", "full", "none"] = "auto"
+    """`full`: of each decoder block only the input is kept; `auto`: so with `enable_fsdp`."""
+
+
+@dataclass(frozen=True)
 class QuantizationConfig:
     """Quantized base weights (bitsandbytes). `--quantization WORD` sets `method`, and
     `quant_type` with it."""

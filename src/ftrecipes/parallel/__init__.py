@@ -1,0 +1,1 @@
+"""Many devices as one: meshes, recomputing, shards."""
