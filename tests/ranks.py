@@ -46,7 +46,7 @@ def fixture(module: str, *, size: int, limit: float = 240) -> Callable:
 
 
 def run(arguments: Sequence[str], folder: Path, *, size: int, limit: float) -> dict[str, list[str]]:
-    """Check -> what became of it on each rank: `passed`, a traceback, or that it was not reached."""
+    """Check -> what became of it on each rank: `passed`, a traceback, or `not reached`."""
     processes = start(arguments, folder, size=size)
     wait(processes, limit=limit)
     reports = [json.loads(_report(folder, rank).read_text()) for rank in range(size)]
@@ -118,7 +118,7 @@ def main(module: str, folder: Path) -> None:
         try:
             getattr(checks, f"check_{name}")(folder)
             outcomes[name] = PASSED
-        except BaseException:
+        except BaseException:  # noqa: BLE001  reported, and this rank ends
             outcomes[name] = traceback.format_exc()
         _report(folder, dist.get_rank()).write_text(json.dumps(outcomes))
         if outcomes[name] != PASSED:

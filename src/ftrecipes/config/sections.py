@@ -9,8 +9,8 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
 @dataclass(frozen=True)
 class FsdpConfig:
-    """Training on many devices (torch FSDP2), with `--enable_fsdp`: each process keeps its share of
-    weights, gradients and optimizer. `--fsdp_config FILE.json` reads the settings of transformers."""
+    """Training on many devices (torch FSDP2), with `--enable_fsdp`: each process keeps its share.
+    `--fsdp_config FILE.json` reads the settings of transformers."""
 
     sharding_strategy: Literal["FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "NO_SHARD"] = (
         "FULL_SHARD"
