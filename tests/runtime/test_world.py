@@ -15,7 +15,7 @@ def machine(monkeypatch):
     """Set torchrun's variables and the accelerator that torch finds."""
 
     def setup(accelerator: str | None = None, **variables: str) -> None:
-        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
             monkeypatch.delenv(name, raising=False)
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
@@ -79,6 +79,6 @@ def test_variables_that_make_no_sense_are_an_error(variables, wrong, machine):
 
 def test_several_processes_are_refused(machine):
     """Two runs that know nothing of each other would write one folder."""
-    machine(RANK="1", WORLD_SIZE="2", LOCAL_RANK="1")
+    machine(RANK="1", WORLD_SIZE="2", LOCAL_RANK="1", LOCAL_WORLD_SIZE="2")
     with pytest.raises(ConfigError, match="2 processes were started"):
         start_world("cpu")
