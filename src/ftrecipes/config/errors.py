@@ -42,3 +42,9 @@ class TrainingError(RecipeError):
     """Training can not go on, for example because the loss is not finite. Exit code 6."""
 
     exit_code = 6
+
+
+class PeerError(RecipeError):
+    """Another process of the run died, failed, or does not go on. Exit code 7."""
+
+    exit_code = 7
