@@ -23,7 +23,7 @@ from transformers.pytorch_utils import Conv1D
 from ftrecipes.config.errors import RecipeError
 from ftrecipes.config.schema import QuantizationConfig
 from ftrecipes.finetuning import main
-from ftrecipes.model.quantize import is_packed
+from ftrecipes.model.packed import packed_parameters
 from tests import reference, tiny_families
 from tests.model.loading import load
 from tests.tiny_tokenizers import build_tokenizer
@@ -155,8 +155,7 @@ def round_weights(model: nn.Module, folder: Path) -> None:
     What bitsandbytes makes of a weight depends on where its blocks of 64 begin: GPT-2 keeps [in,
     out], and a packed layer is [out, in].
     """
-    packed = load(folder, QuantizationConfig(method="4bit")).named_parameters()
-    for name in [name for name, parameter in packed if is_packed(parameter)]:
+    for name in packed_parameters(load(folder, QuantizationConfig(method="4bit"))):
         turned = isinstance(model.get_submodule(name.rpartition(".")[0]), Conv1D)
         weight = model.get_parameter(name).T if turned else model.get_parameter(name)
         numbers, state = quantize_4bit(

@@ -13,7 +13,8 @@ from ftrecipes.config.errors import ModelError
 from ftrecipes.config.schema import LoraConfig, QuantizationConfig, RunConfig, TrainConfig
 from ftrecipes.model.adapters import add_adapters
 from ftrecipes.model.experts import PackedParamWrapper, adapt_packed, pack
-from ftrecipes.model.quantize import is_packed, quantized_share
+from ftrecipes.model.packed import packed_parameters
+from ftrecipes.model.quantize import quantized_share
 from tests import reference, tiny_models
 from tests.model.loading import FLOAT32, load
 from tests.model.routes import backward_step, route_of
@@ -49,7 +50,7 @@ def lora(**settings) -> RunConfig:
 
 
 def experts_of(model) -> dict[str, bnb.nn.Params4bit]:
-    return {n: p for n, p in model.named_parameters() if "experts." in n and is_packed(p)}
+    return {n: p.parameter for n, p in packed_parameters(model).items() if "experts." in n}
 
 
 def dequantized(packed: bnb.nn.Params4bit) -> torch.Tensor:
@@ -59,9 +60,8 @@ def dequantized(packed: bnb.nn.Params4bit) -> torch.Tensor:
 def plain_copy(folder, model):
     """The model of the folder, with the weights that the quantized one stands for."""
     plain = load(folder)
-    for name, parameter in model.named_parameters():
-        if is_packed(parameter):
-            plain.get_parameter(name).data = dequantized(parameter)
+    for name, packed in packed_parameters(model).items():
+        plain.get_parameter(name).data = dequantized(packed.parameter)
     return plain
 
 

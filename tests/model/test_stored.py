@@ -12,7 +12,8 @@ from ftrecipes.config.errors import ModelError
 from ftrecipes.config.schema import LoraConfig, QuantizationConfig, RunConfig, TrainConfig
 from ftrecipes.model.adapters import add_adapters
 from ftrecipes.model.load import load_model, sketch_model
-from ftrecipes.model.quantize import DequantizedLinear4bit, DequantizedLinear8bit, is_packed
+from ftrecipes.model.packed import packed_sizes
+from ftrecipes.model.quantize import DequantizedLinear4bit, DequantizedLinear8bit
 from ftrecipes.model.resolve import resolve_source, settle_quantization
 from tests import reference, tiny_models
 from tests.model.loading import FLOAT32, load
@@ -81,7 +82,7 @@ def test_trains_as_if_quantized_while_it_is_read(stored, asked, layer, tmp_path)
     dequantized = load(plain)
     for name, parameter in other.named_parameters():
         assert torch.equal(parameter.data, model.get_parameter(name).data), name
-        if is_packed(parameter):
+        if name in packed_sizes(other):
             module = model.get_submodule(name.rpartition(".")[0])
             dequantized.get_parameter(name).data = module.dequantized(torch.float32)
     assert reference.mean_loss(model, ROWS) == reference.mean_loss(other, ROWS)

@@ -1,6 +1,5 @@
 """What is trained: adapters on a frozen base, or every parameter."""
 
-import re
 import warnings
 from collections.abc import Iterator, Sequence
 
@@ -15,8 +14,8 @@ from ftrecipes.config.schema import RunConfig
 from ftrecipes.model.continued import check_new_tokens, continued_config, load_weights
 from ftrecipes.model.experts import adapt_packed
 from ftrecipes.model.methods import peft_config, start_from_text
-from ftrecipes.model.module_names import linear_names
-from ftrecipes.model.quantize import numel
+from ftrecipes.model.module_names import canonical_name, linear_names
+from ftrecipes.model.packed import weight_counts
 from ftrecipes.model.rewritten import is_rewriting, rewriting_adapter
 from ftrecipes.model.units import freeze_bottom
 from ftrecipes.model.vocabulary import vocabulary_size
@@ -29,7 +28,6 @@ _HINTS = {
     "new tokens are trained anyway), or train both whole by --lora.modules_to_save",
     "num_attention_heads": "use another --peft_method, such as lora",
 }
-_WRAPPERS = re.compile(r"(_checkpoint_wrapped_module|_orig_mod|_fsdp_wrapped_module)\.")
 
 
 def add_adapters(
@@ -122,15 +120,10 @@ def trainable_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]
             yield canonical_name(name), parameter
 
 
-def canonical_name(name: str) -> str:
-    """A parameter's name without what checkpointing, compiling and sharding put into it."""
-    return _WRAPPERS.sub("", name)
-
-
 def trained_share(model: nn.Module) -> str:
     """How many of the parameters are trained, for the log; packed weights count in full."""
     trained = sum(parameter.numel() for _, parameter in trainable_parameters(model))
-    total = sum(numel(parameter) for parameter in model.parameters())
+    total = sum(weight_counts(model).values())
     return f"{trained:,} of {total:,} parameters are trained ({trained / total:.2%})"
 
 

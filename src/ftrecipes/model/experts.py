@@ -16,12 +16,16 @@ from functools import cache, partial
 
 import bitsandbytes as bnb
 import torch
+from bitsandbytes.functional import QuantState
 from peft.tuners.lora.layer import ParamWrapper
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 from transformers import BitsAndBytesConfig
 
 from ftrecipes.config.errors import ModelError
+from ftrecipes.config.sections import QuantizationConfig
+from ftrecipes.model.packed import PackedModule, Packing, packing_of
 
 # Below this share of all weights it does not matter how something is stored.
 _LARGE = 0.05
@@ -65,21 +69,38 @@ def pack(weight: Tensor, config: BitsAndBytesConfig) -> bnb.nn.Params4bit:
     return packed.to(weight.device)
 
 
-class _PackedExperts(nn.Module):
+class _PackedExperts(PackedModule):
     """First base of an experts module with packed weights; the second is the module's own class."""
 
-    def start(self, compute: torch.dtype) -> None:
+    def start(self, packings: dict[str, Packing], compute: torch.dtype) -> None:
         """What the module's own class has no place for."""
+        self.packings = packings
+        self.states = {name: self._parameters[name].quant_state for name in packings}
         self.compute = compute
         self.updates: dict[str, list] = {}  # name -> low-rank updates while an adapter is active
         self.dequantized: dict[str, Tensor] = {}  # name -> weight while the forward runs
 
     def weight_of(self, name: str) -> Tensor:
-        """The dequantized weight, without the updates of adapters outside of a forward."""
+        """The dequantized weight, without the updates of adapters outside of a forward.
+
+        Without numbers it has the shape and the dtype only. That of a shard is the shard itself.
+        """
         if name in self.dequantized:
             return self.dequantized[name]
         packed = self._parameters[name]
-        return bnb.functional.dequantize_4bit(packed.data, packed.quant_state).to(self.compute)
+        if isinstance(packed, DTensor):  # FSDP2 looks for its shard under this name
+            return packed
+        if packed.is_meta:
+            return torch.empty(self.packings[name].shape, dtype=self.compute, device="meta")
+        return self.unpacked(name).to(self.compute)
+
+    def state_of(self, name: str) -> QuantState | None:
+        return self.states[name]
+
+    def set_state(self, name: str, state: QuantState) -> None:
+        self.states[name] = state
+        if isinstance(self._parameters[name], bnb.nn.Params4bit):
+            self._parameters[name].quant_state = state
 
     def forward(self, hidden_states: Tensor, *args, **kwargs) -> Tensor:
         """The class's own forward, on dequantized weights and the updates of active adapters."""
@@ -115,23 +136,22 @@ def _packed_class(own: type, names: tuple[str, ...]) -> type:
     return type(f"Packed{own.__name__}", (_PackedExperts, own), {"packed_names": names} | weights)
 
 
-def open_packed(model: nn.Module, compute: torch.dtype) -> dict[str, bnb.nn.Params4bit]:
-    """Let modules with packed experts compute on them, in the dtype `compute`.
-
-    Returns the packed parameters by name.
-    """
-    found = {}
-    for path, module in model.named_modules():
-        packed = {
-            name: parameter
+def open_packed(model: nn.Module, quantization: QuantizationConfig, compute: torch.dtype) -> None:
+    """Let modules with packed experts compute on them, in the dtype `compute`."""
+    for module in model.modules():
+        packings = {
+            name: packing_of(parameter, quantization, shape=shape)
             for name, parameter in module.named_parameters(recurse=False)
-            if isinstance(parameter, bnb.nn.Params4bit) and len(parameter.quant_state.shape) == 3
+            if isinstance(parameter, bnb.nn.Params4bit) and len(shape := _shape(parameter)) == 3
         }
-        if packed:
-            module.__class__ = _packed_class(type(module), tuple(packed))
-            module.start(compute)
-            found |= {f"{path}.{name}": parameter for name, parameter in packed.items()}
-    return found
+        if packings:
+            module.__class__ = _packed_class(type(module), tuple(packings))
+            module.start(packings, compute)
+
+
+def _shape(parameter: bnb.nn.Params4bit) -> torch.Size:
+    """Of the weight that it stands for; one without numbers has not been packed yet."""
+    return parameter.shape if parameter.is_meta else parameter.quant_state.shape
 
 
 class PackedParamWrapper(ParamWrapper):

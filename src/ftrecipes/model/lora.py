@@ -20,7 +20,7 @@ from ftrecipes.model.module_names import (
     names_or_pattern,
     rule_of,
 )
-from ftrecipes.model.quantize import is_packed
+from ftrecipes.model.packed import packed_sizes
 from ftrecipes.model.units import find_blocks
 
 ALL_LINEAR = "all-linear"
@@ -139,10 +139,7 @@ def _check_names(model: PreTrainedModel, lora: LoraConfig) -> None:
 def _check_trained_whole(model: PreTrainedModel, names: list[str]) -> None:
     """Raise ModelError when a module that is to be trained whole holds quantized weights."""
     packed = {
-        entry
-        for name, parameter in model.named_parameters()
-        for entry in names
-        if f".{entry}." in f".{name}" and is_packed(parameter)
+        entry for name in packed_sizes(model) for entry in names if f".{entry}." in f".{name}"
     }
     if packed:
         raise ModelError(

@@ -10,6 +10,7 @@ from collections import Counter
 import bitsandbytes as bnb
 import torch
 import torch.nn.functional as F
+from bitsandbytes.functional import QuantState
 from torch import Tensor, nn
 from transformers import (
     BitsAndBytesConfig,
@@ -17,12 +18,14 @@ from transformers import (
     Mxfp4Config,
     PreTrainedModel,
 )
+from transformers.pytorch_utils import Conv1D
 
 from ftrecipes.config.errors import ModelError
 from ftrecipes.config.precision import Precision
 from ftrecipes.config.schema import QuantizationConfig
 from ftrecipes.config.stored import Stored
 from ftrecipes.model.experts import open_packed
+from ftrecipes.model.packed import PackedModule, Packing, packed_sizes, packing_of, weight_counts
 from ftrecipes.model.quantizer import EightBitConfig, FourBitConfig
 from ftrecipes.runtime import log
 
@@ -82,12 +85,19 @@ class _DequantizedLinear(nn.Module):
         return output_dtype
 
 
-class DequantizedLinear4bit(_DequantizedLinear, bnb.nn.Linear4bit):
+class DequantizedLinear4bit(_DequantizedLinear, PackedModule, bnb.nn.Linear4bit):
     """A 4-bit layer of bitsandbytes with the forward above; multiplies in its compute_dtype."""
 
     def dequantized(self, dtype: torch.dtype) -> Tensor:
-        # the state is the module's: a weight that has been sharded no longer has one
-        return bnb.functional.dequantize_4bit(self.weight.data, self.quant_state).to(dtype)
+        return self.unpacked("weight").to(dtype)
+
+    def state_of(self, name: str) -> QuantState | None:
+        return self.quant_state
+
+    def set_state(self, name: str, state: QuantState) -> None:
+        self.quant_state = state
+        if isinstance(self.weight, bnb.nn.Params4bit):  # where bitsandbytes and PEFT look for it
+            self.weight.quant_state = state
 
     def multiply_dtype(self, output_dtype: torch.dtype) -> torch.dtype:
         return self.compute_dtype or output_dtype
@@ -137,16 +147,15 @@ def finish_quantization(
         "4bit": (bnb.nn.Linear4bit, DequantizedLinear4bit),
         "8bit": (bnb.nn.Linear8bitLt, DequantizedLinear8bit),
     }[quantization.method]
-    layers = {name: m for name, m in model.named_modules() if isinstance(m, theirs)}
+    layers = [module for module in model.modules() if isinstance(module, theirs)]
     compute = getattr(torch, precision.compute)
-    for name, layer in layers.items():
+    for layer in layers:
         if quantization.method == "4bit":
-            _check_state(name, layer.weight, quantization)
+            layer.packings = {"weight": _packing(layer, quantization)}
             layer.compute_dtype = compute  # that of a quantized file may be another
         layer.__class__ = ours
-    for name, parameter in open_packed(model, compute).items():
-        _check_state(name, parameter, quantization)
-    if not any(is_packed(parameter) for parameter in model.parameters()):
+    open_packed(model, quantization, compute)
+    if not packed_sizes(model):
         raise ModelError(
             f"--quantization {quantization.method}: {type(model).__name__} has no layer that "
             "bitsandbytes can quantize.\n"
@@ -155,24 +164,13 @@ def finish_quantization(
     _log_share(model)
 
 
-def _check_state(name: str, weight: bnb.nn.Params4bit, quantization: QuantizationConfig) -> None:
-    state = weight.quant_state
-    got = (state.quant_type, state.nested, weight.dtype)
-    storage = getattr(torch, quantization.quant_storage)
-    asked = (quantization.quant_type, quantization.use_double_quant, storage)
-    assert got == asked, f"{name} is quantized as {got}, asked for {asked}"
-
-
-def is_packed(parameter: Tensor) -> bool:
-    """Whether the parameter holds packed numbers, which can not be trained."""
-    return isinstance(parameter, bnb.nn.Params4bit | bnb.nn.Int8Params)
-
-
-def numel(parameter: Tensor) -> int:
-    """Number of weights a parameter stands for, packed or not."""
-    if isinstance(parameter, bnb.nn.Params4bit):
-        return parameter.quant_state.shape.numel()
-    return parameter.numel()
+def _packing(layer: bnb.nn.Linear4bit, quantization: QuantizationConfig) -> Packing:
+    return packing_of(
+        layer.weight,
+        quantization,
+        shape=torch.Size((layer.out_features, layer.in_features)),
+        transposed=issubclass(layer.source_cls, Conv1D),
+    )
 
 
 def quantized_share(model: nn.Module) -> tuple[float, Counter[str]]:
@@ -180,13 +178,12 @@ def quantized_share(model: nn.Module) -> tuple[float, Counter[str]]:
 
     A kind is a parameter name with its layer numbers replaced by `*`. Tied weights count once.
     """
-    packed, others = 0, Counter()
-    for name, parameter in model.named_parameters():
-        if is_packed(parameter):
-            packed += numel(parameter)
-        else:
-            others[re.sub(r"\.\d+\.", ".*.", name)] += parameter.numel()
-    return packed / (packed + others.total()), others
+    packed, others = packed_sizes(model), Counter()
+    for name, count in weight_counts(model).items():
+        if name not in packed:
+            others[re.sub(r"\.\d+\.", ".*.", name)] += count
+    total = sum(packed.values())
+    return total / (total + others.total()), others
 
 
 def _log_share(model: nn.Module) -> None:

@@ -21,7 +21,8 @@ from torch import nn
 from transformers import PreTrainedConfig
 
 from ftrecipes.model.forward import causal_lm, decoder_of, is_prompted
-from ftrecipes.model.quantize import numel
+from ftrecipes.model.module_names import canonical_name
+from ftrecipes.model.packed import weight_counts
 
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 _ACTIVE_EXPERTS = ("num_experts_per_tok", "moe_topk", "moe_k")
@@ -59,10 +60,12 @@ def flop_formula(model: nn.Module) -> FlopFormula | None:
     """
     lm = causal_lm(model)
     config = lm.config.get_text_config()
-    head = [] if lm.get_output_embeddings() is None else [*lm.get_output_embeddings().parameters()]
+    head = lm.get_output_embeddings() or nn.Module()
     tables = [m for m in lm.modules() if isinstance(m, nn.Embedding)]
-    skipped = {id(p) for p in (*head, *(p for table in tables for p in table.parameters()))}
-    named = [(name, p) for name, p in decoder_of(lm).named_parameters() if not _UNUSED.search(name)]
+    skipped = {id(p) for module in (head, *tables) for p in module.parameters()}
+    decoder = decoder_of(lm)
+    named = [(name, p) for name, p in decoder.named_parameters() if not _UNUSED.search(name)]
+    counts = weight_counts(decoder)
     reached = _reached(named, is_prompted(model))
     active = _active_share(config)
     per_position = 0.0
@@ -73,8 +76,13 @@ def flop_formula(model: nn.Module) -> FlopFormula | None:
         if _OF_EXPERTS.search(name) and active is None:
             return None
         share = active if _OF_EXPERTS.search(name) else 1
-        per_position += 2 * numel(parameter) * passes * share
-    per_token = sum(2 * numel(p) * (2 + p.requires_grad) for p in head if p.dim() >= 2)
+        per_position += 2 * counts[canonical_name(name)] * passes * share
+    of_head = weight_counts(head)
+    per_token = sum(
+        2 * of_head[canonical_name(name)] * (2 + parameter.requires_grad)
+        for name, parameter in head.named_parameters()
+        if parameter.dim() >= 2
+    )
     per_pair = _attention(config, reached)
     return None if per_pair is None else FlopFormula(round(per_position), per_token, per_pair)
 
