@@ -105,12 +105,18 @@ class Sharded:
     """An engine over modules that `fully_shard` has cut; made by `shard.shard`.
 
     `units` are all sharded modules, the root last; `head` is one of them, or None when the head
-    belongs to the root.
+    belongs to the root. `home` is where shares stay: the device of the mesh, or the CPU.
     """
 
     def __init__(
-        self, units: Sequence[FSDPModule], *, head: FSDPModule | None, mesh: DeviceMesh
+        self,
+        units: Sequence[FSDPModule],
+        *,
+        head: FSDPModule | None,
+        mesh: DeviceMesh,
+        home: torch.device,
     ) -> None:
+        self.home = home
         self.units = tuple(units)
         self.head = head
         self.root = self.units[-1]
