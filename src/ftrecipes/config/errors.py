@@ -8,6 +8,8 @@ class RecipeError(Exception):
     """A mistake the user can mend; printed without a traceback. Exit code 1."""
 
     exit_code = 1
+    is_told: bool | None = None
+    """Whether another process of this machine tells it; None where nobody has looked."""
 
 
 class ConfigError(RecipeError):
@@ -46,5 +48,11 @@ class TrainingError(RecipeError):
 
 class PeerError(RecipeError):
     """Another process of the run died, failed, or does not go on. Exit code 7."""
+
+    exit_code = 7
+
+
+class PeerError(RecipeError):
+    """Another process of the run died, failed or is stuck; says which, and where. Exit code 7."""
 
     exit_code = 7
