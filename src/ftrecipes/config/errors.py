@@ -47,12 +47,6 @@ class TrainingError(RecipeError):
 
 
 class PeerError(RecipeError):
-    """Another process of the run died, failed, or does not go on. Exit code 7."""
-
-    exit_code = 7
-
-
-class PeerError(RecipeError):
     """Another process of the run died, failed or is stuck; says which, and where. Exit code 7."""
 
     exit_code = 7
