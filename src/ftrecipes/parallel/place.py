@@ -35,7 +35,7 @@ class Places:
         """
         owners = self._owners[name.replace(_WRAPPER, "")]
         module, key = owners[0]
-        old = module.get_parameter(key)
+        old = module._parameters[key]  # the attribute may be the weight that it stands for
         here = old.to_local()
         if (local.shape, local.dtype) != (here.shape, here.dtype):
             raise ValueError(
@@ -53,7 +53,7 @@ class Places:
         trained = old.requires_grad if requires_grad is None else requires_grad
         parameter = nn.Parameter(value, requires_grad=trained)
         for module, key in owners:
-            module.get_parameter(key).requires_grad_(trained)
+            module._parameters[key].requires_grad_(trained)
             module.load_state_dict({key: parameter}, strict=False, assign=True)
 
     def put_whole(self, name: str, whole: Tensor) -> None:
