@@ -19,7 +19,7 @@ from tests.config.faults import faults_of
         *(f"--{section}.anything 1" for section in LATER_SECTIONS),
         *(f"--{name} {word}" for name, words in LATER_VALUES.items() for word in words),
         "--resume auto",
-        "--activation_checkpointing full",
+        "--activation_checkpointing.targets attention",
         "--compile",
     ],
 )
@@ -65,6 +65,7 @@ OLD_NAMES = [
 ACCEPTED = {  # a value that our flag takes, where the old default is none
     "model_name": "m",
     "dataset": "train.jsonl",
+    "fsdp_config.hsdp": "true",
     "custom_dataset.file": "rows.py",
     "output_dir": "out",
     "from_peft_checkpoint": "",
@@ -72,6 +73,7 @@ ACCEPTED = {  # a value that our flag takes, where the old default is none
     "grammar_dataset.test_split": "train.jsonl",
 }
 NEEDED_BY = {
+    "fsdp_config": {"enable_fsdp": "true"},
     "gamma": {"scheduler": "step"},
     "flop_counter_start": {"flop_counter": "true"},
     "profiler_dir": {"use_profiler": "true"},
@@ -130,5 +132,6 @@ def test_every_old_flag_meets_its_fate(name, needed):
 def test_off_switches_of_old_commands_are_accepted_in_silence(needed):
     words = "--enable_fsdp False --freeze_layers False --use_wandb False --low_cpu_fsdp no "
     words += "--from_peft_checkpoint= --save_optimizer 0 --flop_counter false --use_profiler off "
-    words += "--lora_config.task_type CAUSAL_LM --fsdp_config.fsdp_activation_checkpointing False"
+    words += "--lora_config.task_type CAUSAL_LM --fsdp_config.fsdp_activation_checkpointing False "
+    words += "--fsdp_config.hsdp False --fsdp_cpu_offload False --sharding_group_size 0"
     assert parse_words([*needed, *words.split()]).warnings == ()

@@ -57,6 +57,17 @@ from tests.config.faults import faults_of
         ("bnb_4bit_quant_type", "quantization.quant_type"),
         ("lr_scheduler_type", "scheduler"),
         ("warmup", "warmup_steps"),
+        ("enable_fspd", "enable_fsdp"),
+        ("use_fsdp", "enable_fsdp"),
+        ("fsdp", "enable_fsdp"),
+        ("fsdp_confg", "fsdp_config"),
+        ("fsdp.strategy", "fsdp.sharding_strategy"),
+        ("fsdp_transformer_layer_cls_to_wrap", "fsdp.wrap_classes"),
+        ("fsdp_config.transformer_layer_cls_to_wrap", "fsdp.wrap_classes"),
+        ("fsdp_cpu_ram_efficient_loading", "low_cpu_fsdp"),
+        ("fsdp_offload_params", "fsdp.cpu_offload"),
+        ("ddp_timeout", "fsdp.timeout_seconds"),
+        ("gradient_checkpointing", "activation_checkpointing full"),
         ("confg", "config"),
         ("test_split", "custom_dataset.test_split"),
     ],
@@ -70,7 +81,6 @@ def test_unknown_flags_name_the_one_that_was_meant(name, meant, needed):
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("gradient_checkpointing", "recomputing activations"),
         ("save_steps", "checkpoints during training"),
         ("save_strategy", "checkpoints during training"),
         ("resume_from_checkpoint", "going on from a checkpoint"),
@@ -89,8 +99,10 @@ def test_another_tools_word_for_what_is_not_yet_there_says_so(name, why, needed)
         ("logging_steps", "every step is in metrics.jsonl"),
         ("flash_attention", "chosen by a probe"),
         ("attn_implementation", "chosen by a probe"),
-        ("deepspeed", "FSDP is not yet in this version"),
+        ("deepspeed", "--enable_fsdp shards weights"),
         ("dataloader_num_workers", "rows are tokenised before training starts"),
+        ("fsdp_use_orig_params", "FSDP2, which has no such setting"),
+        ("gradient_checkpointing=false", ""),
         ("one_gpus", "it had no effect"),
         ("load_in_4bit=false", ""),
     ],
@@ -104,8 +116,8 @@ def test_what_needs_no_flag_is_to_be_left_out(name, why, needed):
 
 
 def test_a_misspelt_name_of_what_is_not_yet_there_says_so(needed):
-    (fault,) = faults_of(lambda: parse_words([*needed, "--enable_fspd"]))
-    assert "--enable_fsdp is meant? It is not yet in this version: training on several" in fault
+    (fault,) = faults_of(lambda: parse_words([*needed, "--time_limit_minuts"]))
+    assert "--time_limit_minutes is meant? It is not yet in this version: stopping" in fault
 
 
 def test_words_of_other_tools_point_to_names_that_exist():
@@ -123,7 +135,7 @@ def test_no_hint_names_what_is_refused_itself(name, needed):
     for word in (name.split()[0], name.split()[0] + "s"):
         faults = check_argv([*needed, "--use_peft", f"--{word}", "1", "stray"])
         for hint in re.findall(r"did you mean --([\w.]+)", "\n".join(faults)):
-            assert hint in {*flags_of(RunConfig), "quantization", "tracking"}
+            assert hint in {*flags_of(RunConfig), *SHORTHANDS, "fsdp_config"}
 
 
 def test_a_far_fetched_name_gets_no_neighbour(needed):

@@ -82,6 +82,7 @@ def test_pages_have_every_name():
 
 def test_other_defaults_are_those_that_differ():
     assert {name: (there, here) for name, there, here in docs.other_defaults()} == {
+        "low_cpu_fsdp": ("false", "true"),
         "gradient_clipping": ("false", "true"),
         "val_batch_size": ("1", "4"),
         "custom_dataset.file": (

@@ -30,7 +30,7 @@ def read_adapter(folder: str) -> dict[str, Any]:
 
 def method_of(config: RunConfig) -> str:
     """The method that the run trains: that of the adapter it goes on from, or --peft_method."""
-    return METHODS.get(str(_continued(config).get("peft_type")), config.train.peft_method)
+    return METHODS.get(str(continued_settings(config).get("peft_type")), config.train.peft_method)
 
 
 def virtual_tokens(config: RunConfig) -> int:
@@ -39,10 +39,10 @@ def virtual_tokens(config: RunConfig) -> int:
     if not config.train.use_peft or method not in PROMPT_LEARNING:
         return 0
     asked = {"prefix": config.prefix, "prompt": config.prompt}[method].num_virtual_tokens
-    return int(_continued(config).get("num_virtual_tokens", asked))
+    return int(continued_settings(config).get("num_virtual_tokens", asked))
 
 
-def _continued(config: RunConfig) -> Mapping[str, Any]:
+def continued_settings(config: RunConfig) -> Mapping[str, Any]:
     """Settings of the adapter that the run goes on from; empty without a readable one."""
     folder = config.train.from_peft_checkpoint
     if folder is None:

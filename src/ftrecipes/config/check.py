@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from ftrecipes.config.check_data import check_data
+from ftrecipes.config.check_fsdp import check_fsdp
 from ftrecipes.config.check_paths import check_paths
 from ftrecipes.config.check_tracking import check_tracking
 from ftrecipes.config.check_tuning import check_tuning
@@ -44,6 +45,9 @@ AT_LEAST = {
     "data.val_fraction": 0,
     "samples.max_new_tokens": 1,
     "samples.every_steps": 0,
+    "fsdp.sharding_group_size": 0,
+    "fsdp.replica_group_size": 0,
+    "fsdp.timeout_seconds": 10,
     "max_new_tokens": 1,
     "temperature": 0,
 }
@@ -69,6 +73,7 @@ def check(config: RunConfig, broken: Collection[str] = (), *, writes: bool = Tru
         *_missing(config, broken),
         *_ranges(config),
         *check_tuning(config),
+        *check_fsdp(config),
         *_loop(config),
         *check_data(config),
         *check_tracking(config),

@@ -13,6 +13,7 @@ from ftrecipes.config.later import LATER_FLAGS, LATER_SECTIONS, LATER_VALUES
 from ftrecipes.config.legacy import FATES
 from ftrecipes.config.schema import RunConfig
 from ftrecipes.config.values import read_value
+from ftrecipes.config.words import words_of
 
 WRITTEN_BY = "<!-- Written by `python -m ftrecipes.config.docs` from the code; do not edit. -->"
 CONFIG_INTRODUCTION = """\
@@ -88,9 +89,10 @@ def legacy_markdown() -> str:
 
 def other_defaults() -> Iterator[tuple[str, str, str]]:
     """(our flag, the predecessor's default, ours) where they differ."""
-    for fate in FATES.values():
+    for name, fate in FATES.items():
         flag = flags_of(RunConfig).get(fate.to)
-        if flag is None or flag.default == "" or not fate.default:
+        # Those that took other words ask for the same by default.
+        if flag is None or words_of(fate.to, name) or flag.default == "" or not fate.default:
             continue
         if read_value(fate.default, flag.type) != flag.default:
             yield flag.name, fate.default, default_text(flag.default)

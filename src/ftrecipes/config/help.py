@@ -39,7 +39,8 @@ NOTES = (
     "A flag and its value are two words, or one with =; a true/false flag alone is true. Lists are "
     "names separated by commas. Dashes in a flag's name read as underscores.",
     "--quantization WORD (4bit, int4, nf4, fp4, 8bit, int8, none) is short for "
-    "--quantization.method, --tracking wandb,tensorboard for the flags of these names; "
+    "--quantization.method, --activation_checkpointing WORD (full, none, auto) for "
+    "--activation_checkpointing.method, --tracking wandb,tensorboard for the flags of these names; "
     "--custom_dataset.NAME passes NAME on to the function. The flags of "
     "llama-recipes are understood as well: docs/from-llama-recipes.md.",
 )

@@ -12,7 +12,11 @@ from typing import Literal
 from ftrecipes.config.values import FALSE_WORDS, NONE_WORDS
 
 AMBIGUOUS = ("num_virtual_tokens",)  # of prefix alone then, of prompt too now
-SECTION_ALIASES = {"lora_config": "lora", "quantization_config": "quantization"}
+SECTION_ALIASES = {
+    "fsdp_config": "fsdp",
+    "lora_config": "lora",
+    "quantization_config": "quantization",
+}
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,8 @@ def _later(default: str, why: str, neutral: str = "") -> Fate:
 _SAME = {
     "model_name": ("PATH/to/Model", "required now"),
     "tokenizer_name": ("none", ""),
+    "enable_fsdp": ("false", "with one process too"),
+    "low_cpu_fsdp": ("false", "no process ever holds the whole model, the first neither"),
     "run_validation": ("true", "also before the first step"),
     "batch_size_training": ("4", ""),
     "batching_strategy": ("packing", "rows are never cut to fill a pack, and the tail is kept"),
@@ -90,7 +96,6 @@ _SAME = {
     "custom_dataset.test_split": ("validation", ""),
     "custom_dataset.data_path": ("", ""),
 }
-_FSDP = "training on several processes (FSDP); leave it out and start one process"
 _FOLDER = "everything is written to --output_dir"
 _FILES = "the files are --data.train_file and --data.val_file"
 _TOXIC_CHAT = "this data set; a custom function shapes such rows meanwhile: docs/data.md"
@@ -102,12 +107,6 @@ _SET_NAME = _ignored("its own name", "--dataset alone names the data")
 FATES: Mapping[str, Fate] = MappingProxyType(
     {name: Fate("same", default, to=name, why=why) for name, (default, why) in _SAME.items()}
     | {
-        "enable_fsdp": _later(
-            "false",
-            f"{_FSDP}. It will not take --quantization 8bit: plan with --quantization 4bit",
-            "false",
-        ),
-        "low_cpu_fsdp": _later("false", _FSDP, "false"),
         "num_workers_dataloader": _ignored("1", "rows are tokenised before training starts"),
         "freeze_LLM_only": Fate(
             "refused", "false", why="image models are not trained", neutral="false"
@@ -121,17 +120,21 @@ FATES: Mapping[str, Fate] = MappingProxyType(
         "save_metrics": _ignored("false", "metrics.jsonl is always written", "false"),
         "fsdp_config.mixed_precision": _renamed("true", "mixed_precision"),
         "fsdp_config.use_fp16": _renamed("false", "use_fp16"),
-        "fsdp_config.sharding_strategy": _later("FULL_SHARD", _FSDP),
-        "fsdp_config.hsdp": _later("false", _FSDP, "false"),
-        "fsdp_config.sharding_group_size": _later("0", _FSDP, "0"),
-        "fsdp_config.replica_group_size": _later("0", _FSDP, "0"),
+        "fsdp_config.sharding_strategy": _renamed("FULL_SHARD", "fsdp.sharding_strategy"),
+        "fsdp_config.hsdp": _renamed(
+            "false", "fsdp.sharding_strategy", "true is HYBRID_SHARD, false says nothing"
+        ),
+        "fsdp_config.sharding_group_size": _renamed("0", "fsdp.sharding_group_size"),
+        "fsdp_config.replica_group_size": _renamed("0", "fsdp.replica_group_size"),
         "fsdp_config.checkpoint_type": _ignored(
             "SHARDED_STATE_DICT", "weights are saved as safetensors in the Hugging Face layout"
         ),
-        "fsdp_config.fsdp_activation_checkpointing": _later(
-            "true", "recomputing activations to save memory", "false"
+        "fsdp_config.fsdp_activation_checkpointing": _renamed(
+            "true",
+            "activation_checkpointing.method",
+            "true is full, false is none; unset, full with --enable_fsdp",
         ),
-        "fsdp_config.fsdp_cpu_offload": _later("false", _FSDP, "false"),
+        "fsdp_config.fsdp_cpu_offload": _renamed("false", "fsdp.cpu_offload"),
         "fsdp_config.pure_bf16": _renamed("false", "pure_bf16"),
         "fsdp_config.optimizer": _renamed("AdamW", "optimizer", "an unknown name is refused"),
         "lora_config.r": _renamed("8", "lora.r"),

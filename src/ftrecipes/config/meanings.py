@@ -5,8 +5,9 @@ Other tools: TRL and transformers.TrainingArguments, axolotl, LLaMA-Factory, Lig
 
 # Flag, or flag and value -> other words for it. A flag whose time has not come is one as well.
 MEANINGS = {
-    "activation_checkpointing": "gradient_checkpointing gradient_checkpointing_kwargs "
-    "grad_checkpointing use_gradient_checkpointing gradient_checkpoint",
+    "activation_checkpointing": "gradient_checkpointing_kwargs",
+    "activation_checkpointing full": "gradient_checkpointing grad_checkpointing "
+    "use_gradient_checkpointing gradient_checkpoint recompute",
     "adapter": "adapter_name_or_path adapter_path lora_path peft_model",
     "batch_size_training": "batch_size bs train_batch_size micro_batch_size mbs micro_batch "
     "per_device_batch_size per_device_train_batch_size per_gpu_train_batch_size",
@@ -32,7 +33,13 @@ MEANINGS = {
     "eval_every_steps": "eval_steps eval_interval eval_every evaluation_steps val_check_interval "
     "eval_strategy evaluation_strategy evals_per_epoch eval_freq",
     "from_peft_checkpoint": "adapter_name_or_path adapter_path lora_model_dir lora_path peft_model",
-    "fsdp": "fsdp_config fsdp_version use_fsdp",
+    "enable_fsdp": "fsdp use_fsdp fsdp2 ddp use_ddp distributed",
+    "fsdp.cpu_offload": "offload_params fsdp_offload_params offload",
+    "fsdp.sharding_strategy": "reshard_after_forward fsdp_reshard_after_forward "
+    "fsdp_sharding_strategy data_parallel_shard_degree data_parallel_replicate_degree",
+    "fsdp.timeout_seconds": "ddp_timeout dist_timeout nccl_timeout timeout",
+    "fsdp.wrap_classes": "fsdp_transformer_layer_cls_to_wrap transformer_layer_cls_to_wrap "
+    "fsdp_transformer_cls_to_wrap fsdp_auto_wrap_policy auto_wrap_policy custom_sharded_layers",
     "gradient_accumulation_steps": "gradient_accumulation grad_accum grad_accumulation_steps "
     "accumulation_steps accumulate_grad_batches gas",
     "gradient_clipping_threshold": "max_grad_norm grad_clip clip_grad_norm gradient_clip_val",
@@ -42,6 +49,7 @@ MEANINGS = {
     "lora.r": "rank lora_r lora_rank lora_dim",
     "lora.target_modules": "lora_target lora_target_modules lora_modules targets",
     "lora.target_modules all-linear": "lora_target_linear",
+    "low_cpu_fsdp": "cpu_ram_efficient_loading fsdp_cpu_ram_efficient_loading low_cpu_mem_usage",
     "lr": "learning_rate learningrate peak_lr max_lr",
     "max_new_tokens": "max_tokens max_length num_tokens",
     "max_train_step": "max_steps max_step num_steps train_steps max_iters max_train_steps",
@@ -94,8 +102,11 @@ SETTLED = {
     "attention is chosen by a probe of the model": "flash_attention flash_attn flash_attention_2 "
     "use_flash_attention use_flash_attention_2 use_flash_attn attn_implementation sdp_attention "
     "xformers_attention eager_attention",
-    "DeepSpeed is not used, and FSDP is not yet in this version": "deepspeed deepspeed_config "
-    "zero_stage",
+    "DeepSpeed is not used; --enable_fsdp shards weights, gradients and optimizer": "deepspeed "
+    "deepspeed_config zero_stage",
+    "sharding is that of FSDP2, which has no such setting": "fsdp_version fsdp_backward_prefetch "
+    "fsdp_forward_prefetch fsdp_limit_all_gathers fsdp_sync_module_states fsdp_use_orig_params "
+    "fsdp_min_num_params fsdp_state_dict_type ddp_find_unused_parameters",
     "AdamW has betas 0.9 and 0.999 and epsilon 1e-8": "adam_beta1 adam_beta2 adam_epsilon",
     "the template is the tokenizer's own (docs/data.md)": "template chat_template "
     "chat_template_path conversation_template",

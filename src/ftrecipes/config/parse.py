@@ -10,8 +10,9 @@ from ftrecipes.config.check import check, check_generate
 from ftrecipes.config.errors import ConfigError
 from ftrecipes.config.faults import Fault, shown
 from ftrecipes.config.flags import FLAT_SECTION, build, flags_of, value_of
+from ftrecipes.config.fsdp_file import read_fsdp_file
 from ftrecipes.config.schema import RunConfig
-from ftrecipes.config.source import Source
+from ftrecipes.config.source import FSDP_FILE, Source
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,9 @@ def parse(
 ) -> Parsed:
     """Make an `into` of `flags`: names without dashes, values as text or as Python values.
 
-    `config` among them names a YAML file, which the flags override. `stray` are words that belong
-    to no flag. Raises ConfigError with every fault found in flags, file and their combination.
+    `config` among them names a YAML file, and `fsdp_config` a JSON file; the flags override both.
+    `stray` are words that belong to no flag. Raises ConfigError with every fault found in flags,
+    files and their combination.
     """
     faults = [Fault(f"{shown(word)}: belongs to no flag") for word in stray]
     return _complete(*_parse(flags, faults=faults, into=into))
@@ -82,6 +84,7 @@ def _parse(
             sources.insert(0, _read_file(path))
         else:
             found.append(_no_file(path))
+    sources = _with_fsdp_file(sources)
     config = _build(into, sources)
     found += [fault for source in sources for fault in source.faults]
     broken = {name for fault in found for name in fault.flags}
@@ -104,6 +107,17 @@ def _read_file(path: str) -> Source:
         every = tuple(flags_of(RunConfig))
         source.faults += [Fault(text, flags=every) for text in error.faults]
     return source
+
+
+def _with_fsdp_file(sources: list[Source]) -> list[Source]:
+    """The sources, and before the last that names a file of FSDP's settings what that file says."""
+    naming = [at for at, source in enumerate(sources) if source.fsdp_file is not None]
+    for at in naming[:-1]:
+        sources[at].origins.pop(FSDP_FILE, None)
+    if not naming or not sources[naming[-1]].fsdp_file:
+        return sources
+    last = naming[-1]
+    return [*sources[:last], read_fsdp_file(sources[last].fsdp_file), *sources[last:]]
 
 
 def _no_file(path: str) -> Fault:

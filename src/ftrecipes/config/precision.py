@@ -66,6 +66,12 @@ def resolve_precision(
     return Precision(base, trainable, compute, FLOAT32, autocast, train.use_fp16)
 
 
+def policy_dtype(precision: Precision) -> str | None:
+    """The type that sharded parameters are cast to when they are gathered; None = none is cast."""
+    same = {precision.base, precision.trainable} == {precision.compute}
+    return None if same else precision.compute
+
+
 def precision_faults(config: RunConfig) -> list[Fault]:
     """Pairs of flags that ask for different precisions."""
     train, quantization = config.train, config.quantization

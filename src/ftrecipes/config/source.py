@@ -13,6 +13,7 @@ from ftrecipes.config.legacy import FATES, SECTION_ALIASES, Fate, fate_of
 from ftrecipes.config.names import alike, close, meant, settled
 from ftrecipes.config.schema import RunConfig
 from ftrecipes.config.values import FALSE_WORDS, check_text, describe, items, read_value
+from ftrecipes.config.words import Words, words_of
 
 PATH_FLAGS = (
     "model_name",
@@ -28,23 +29,13 @@ PATH_FLAGS = (
     "adapter",
 )
 # A section's own name -> the flag that it names first.
-SHORTHANDS = {"quantization": "quantization.method", "tracking": "tracking.wandb"}
+SHORTHANDS = {
+    "activation_checkpointing": "activation_checkpointing.method",
+    "quantization": "quantization.method",
+    "tracking": "tracking.wandb",
+}
 TRACKERS = ("wandb", "tensorboard")
-QUANTIZATION_WORDS = {
-    "none": {"method": "none"},
-    "4bit": {"method": "4bit"},
-    "int4": {"method": "4bit"},
-    "nf4": {"method": "4bit", "quant_type": "nf4"},
-    "fp4": {"method": "4bit", "quant_type": "fp4"},
-    "8bit": {"method": "8bit"},
-    "int8": {"method": "8bit"},
-}
-QUANTIZATION_HINTS = {
-    "true": "a bare --quantization once meant 8 bits; say --quantization 8bit or 4bit",
-    "false": "did you mean none?",
-    "4": "did you mean 4bit?",
-    "8": "did you mean 8bit?",
-}
+FSDP_FILE = "fsdp_config"  # with a value of its own it names a file of other flags
 REFUSALS = {"later": "not yet in this version", "refused": "refused"}
 OPTIONS = "custom_dataset."
 MISSPELT = 0.8
@@ -52,10 +43,14 @@ MISSPELT = 0.8
 
 @dataclass
 class Source:
-    """What one place says, the command line or the file `file`; `origins`: flag -> where it is."""
+    """What one place says, the command line or the file `file`; `origins`: flag -> where it is.
+
+    `fsdp_file` is the path that it gives for --fsdp_config; empty where it says none.
+    """
 
     into: type
     file: str = ""
+    fsdp_file: str | None = None
     values: dict[str, Any] = field(default_factory=dict)
     options: dict[str, str] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
@@ -77,10 +72,13 @@ class Source:
 
     def _take(self, name: str, value: object) -> None:
         run = self.into is RunConfig
+        if run and name == FSDP_FILE:
+            self._read_fsdp_file(value)
+            return
         canonical = _canonical(name) if run else name
         fate = (fate_of(name) or later_fate(name)) if run else None
         if canonical in flags_of(self.into):
-            self._read(canonical, name, value)
+            self.read(canonical, name, value)
         elif fate:
             self._retire(fate, name, value)
         elif run and name.startswith(OPTIONS) and name.count(".") == 1:
@@ -95,18 +93,19 @@ class Source:
         if fate.kind == "ignored":
             self.warnings.append(f"{self._label(name)} is ignored: {fate.why}")
         else:
-            self._fault(f"{REFUSALS[fate.kind]}: {fate.why}", name, got=value)
+            self.fault(f"{REFUSALS[fate.kind]}: {fate.why}", name, got=value)
 
-    def _read(self, canonical: str, name: str, value: object) -> None:
+    def read(self, canonical: str, name: str, value: object) -> None:
         """Read `value`, given as `name`, for the flag `canonical`."""
-        if canonical == "quantization.method":
-            self._read_quantization(name, value)
+        words = words_of(canonical, name)
+        if words:
+            self._read_words(words, canonical, name, value=value)
             return
         if name == "tracking":
             self._read_tracking(value)
             return
         if str(value).lower() in LATER_VALUES.get(canonical, ()):
-            self._fault(f"this value is {REFUSALS['later']}", name, got=value, flag=canonical)
+            self.fault(f"this value is {REFUSALS['later']}", name, got=value, flag=canonical)
             return
         kind, default = flags_of(self.into)[canonical].type, flags_of(self.into)[canonical].default
         fate = fate_of(name) if self.into is RunConfig else None
@@ -118,22 +117,33 @@ class Source:
             expected = describe(kind)
             bare = str(value) == BARE and not str(hint)
             do = "a flag without a value reads as True" if bare else str(hint)
-            self._fault("bad value", name, got=value, expected=expected, do=do, flag=canonical)
+            self.fault("bad value", name, got=value, expected=expected, do=do, flag=canonical)
             return
         if canonical in PATH_FLAGS and result is not None:
             result = os.path.expanduser(result)
         self._put(canonical, name, result)
 
-    def _read_quantization(self, name: str, value: object) -> None:
-        """One word that says the number of bits, and perhaps the code book too."""
-        word = "none" if value is None else str(value).lower()
-        for part, result in QUANTIZATION_WORDS.get(word, {}).items():
-            self._put(f"quantization.{part}", name, result)
-        if word not in QUANTIZATION_WORDS:
-            expected = "one of " + ", ".join(QUANTIZATION_WORDS)
-            do = QUANTIZATION_HINTS.get(word, "")
-            flag = "quantization.method"
-            self._fault("bad value", name, got=value, expected=expected, do=do, flag=flag)
+    def _read_words(self, words: Words, canonical: str, name: str, *, value: object) -> None:
+        """A word of a list, and what it sets."""
+        try:
+            settings = words.read(value)
+        except ValueError as hint:
+            expected, do = words.expected, str(hint)
+            self.fault("bad value", name, got=value, expected=expected, do=do, flag=canonical)
+            return
+        for flag, result in settings.items():
+            self._put(flag, name, result)
+
+    def _read_fsdp_file(self, value: object) -> None:
+        """The path of a file of FSDP's settings; parse.py reads it."""
+        try:
+            self.fsdp_file = os.path.expanduser(read_value(value, str | None) or "")
+        except ValueError as hint:
+            expected, do = "the path of a JSON file", str(hint)
+            self.fault("bad value", FSDP_FILE, got=value, expected=expected, do=do, flag=FSDP_FILE)
+            return
+        if self.fsdp_file:
+            self.origins[FSDP_FILE] = self.file or self._label(FSDP_FILE)
 
     def _read_tracking(self, value: object) -> None:
         """The tools by name; those that are not named are off."""
@@ -147,7 +157,7 @@ class Source:
         else:
             expected = f"{', '.join(TRACKERS)}, both with a comma between them, or none"
             flag = "tracking.wandb"
-            self._fault("bad value", "tracking", got=value, expected=expected, flag=flag)
+            self.fault("bad value", "tracking", got=value, expected=expected, flag=flag)
 
     def _put(self, canonical: str, name: str, value: object) -> None:
         """Set a value; two spellings of one flag may repeat a value but not contradict."""
@@ -155,7 +165,7 @@ class Source:
         if self.values.setdefault(canonical, value) != value:
             earlier = shown(self.values[canonical])
             what = f"contradicts {self.origins[canonical]}, which says {earlier}"
-            self._fault(what, name, got=value, do="keep one", flag=canonical)
+            self.fault(what, name, got=value, do="keep one", flag=canonical)
         self.origins.setdefault(canonical, origin)
 
     def _option(self, name: str, value: object) -> None:
@@ -164,7 +174,7 @@ class Source:
         try:
             check_text(name + str(value))
         except ValueError as hint:
-            self._fault("bad value", name, got=value, do=str(hint))
+            self.fault("bad value", name, got=value, do=str(hint))
         self.options[option] = str(value)
         self.origins[name] = self.file or self._label(name)
         listed = [known.removeprefix(OPTIONS) for known in flags_of(RunConfig) if OPTIONS in known]
@@ -196,12 +206,12 @@ class Source:
             do = "leave it out"
         elif near:
             do = f"did you mean {self._label(fate.to if fate else near)}?"
-        self._fault(what, name, got=value, do=do, flag=SHORTHANDS.get(flag, flag))
+        self.fault(what, name, got=value, do=do, flag=SHORTHANDS.get(flag, flag))
 
     def _label(self, name: str) -> str:
         return f"{self.file}: {name.replace(' ', ': ')}" if self.file else f"--{name}"
 
-    def _fault(
+    def fault(
         self, what: str, name: str, *, got: object, expected: str = "", do: str = "", flag: str = ""
     ) -> None:
         what = f"{self._label(name)}: {what}"
@@ -220,7 +230,8 @@ def _canonical(name: str) -> str:
 
 def _own_names(config_class: type) -> list[str]:
     """Every name that takes a value now."""
-    return [*flags_of(config_class), *(SHORTHANDS if config_class is RunConfig else ())]
+    extra = (*SHORTHANDS, FSDP_FILE) if config_class is RunConfig else ()
+    return [*flags_of(config_class), *extra]
 
 
 def _planned_names(config_class: type) -> list[str]:

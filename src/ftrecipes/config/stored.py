@@ -103,6 +103,13 @@ def _disagreements(config: RunConfig, stored: QuantizationConfig) -> Iterator[Fa
             do="add --use_peft to train an adapter on them, or give the unquantized model",
             flags=("model_name", "use_peft"),
         )
+    if config.train.enable_fsdp and stored.method == "8bit" and method != "8bit":
+        yield Fault(
+            f"--model_name {name} with --enable_fsdp: its weights are stored in 8 bits, and such "
+            "weights can not be sharded",
+            do="give the unquantized model, with --quantization 4bit",
+            flags=("model_name", "enable_fsdp"),
+        )
     differing = ["method"] if method not in ("none", stored.method) else []
     if method == stored.method == "4bit":
         differing += [field for field in _FIELDS if asked(config, f"quantization.{field}")]

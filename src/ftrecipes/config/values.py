@@ -155,10 +155,10 @@ def _read_mapping(value: object, kind: Any) -> dict:
         pairs = [entry.partition("=") for entry in items(value)]
         if not all(equals for _, equals, _ in pairs):
             raise ValueError
-        value = _unique([(key.strip(), item.strip()) for key, _, item in pairs])
+        value = unique([(key.strip(), item.strip()) for key, _, item in pairs])
     elif isinstance(value, str):
         try:
-            value = json.loads(value, object_pairs_hook=_unique)
+            value = json.loads(value, object_pairs_hook=unique)
         except (json.JSONDecodeError, RecursionError):
             raise ValueError from None
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
@@ -166,7 +166,7 @@ def _read_mapping(value: object, kind: Any) -> dict:
     return {read_value(key, str): read_value(item, kind) for key, item in value.items()}
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """The object with these pairs; json would keep the last of two equal keys in silence."""
     keys = [key for key, _ in pairs]
     twice = next((key for key in keys if keys.count(key) > 1), None)
