@@ -22,7 +22,7 @@ def read_splits(
     """The training rows, and the rows to evaluate on or None when there are none.
 
     With `data.val_fraction` the validation rows are cut off before anything else happens to the
-    rows. Raises DataError with the faults of both splits.
+    rows. The log tells what was read. Raises DataError with the faults of both splits.
     """
     faults: list[DataError] = []
     found: dict[str, TokenRows] = {}
@@ -38,7 +38,34 @@ def read_splits(
         # Two parts of one file may have the same fault.
         raise DataError("\n\n".join(dict.fromkeys(map(str, faults)))) from faults[0]
     _report_absent(config.train.new_tokens, tokenizer, found["train"])
+    for split, rows in found.items():
+        _report(split, rows)
+    if "validation" not in found:
+        _report_no_validation(config)
     return found["train"], found.get("validation")
+
+
+def _report(split: str, rows: TokenRows) -> None:
+    log.info(
+        f"{split}: {len(rows)} rows of {rows.input_ids.size} positions, "
+        f"{rows.num_tokens} of them trained tokens"
+    )
+    for line in rows.report:
+        log.warning(f"{split}: {line}")
+
+
+def _report_no_validation(config: RunConfig) -> None:
+    patience = config.train.early_stopping_patience
+    if patience:
+        raise DataError(
+            f"--early_stopping_patience {patience}: there are no validation rows to stop by.\n"
+            "  do: name some with --data.val_file, or cut some off with --data.val_fraction"
+        )
+    if config.train.run_validation:
+        log.info(
+            "there are no validation rows, so nothing is evaluated (--data.val_fraction or "
+            "--data.val_file makes some)"
+        )
 
 
 def _report_absent(
