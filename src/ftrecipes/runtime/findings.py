@@ -7,6 +7,10 @@ from dataclasses import asdict, dataclass
 
 from ftrecipes.config.errors import RecipeError
 
+# How a rank took leave: its work was done; or it ends by the finding, which it will tell.
+ENDED = "ended"
+WITH_THE_RUN = "ended with the run"
+
 
 @dataclass(frozen=True)
 class Report:
