@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from ftrecipes.data.loader import Loader
-from ftrecipes.data.rows import IGNORED, TokenRows
+from ftrecipes.data.rows import IGNORED, TokenRows, Totals
 
 STRATEGIES = [("packing", "grouped"), ("padding", "grouped"), ("padding", "plain")]
 
@@ -146,13 +146,24 @@ def test_few_rows_train():
         assert [[len(batch) for batch in plan[0]] for plan in plans] == [[2], [1]]
 
 
-def test_a_rank_without_rows_gets_an_empty_micro_batch():
-    loader = make_loader(make_rows([9]), world_size=2, rank=1)
+def test_a_rank_without_rows_gets_a_placeholder_that_counts_nowhere():
+    """D12: the first row has nothing to train on, and may be of one token."""
+    loader = make_loader(make_rows([1, 9], unlabelled=[0]), world_size=2, rank=1)
     assert loader.step_plan(0) == [[()]]
     batch = loader.micro_batch(())
+    assert (batch.row_ids, batch.lengths, batch.num_tokens) == ((), (2,), 0)
+    assert batch.input_ids.tolist() == [1000, 1001]
+    assert batch.labels.tolist() == [IGNORED, IGNORED]
+    assert batch.input_ids.dtype == batch.labels.dtype == torch.int64
+    [step] = loader.world_plan(0)
+    assert step == [(1,), ()]
+    assert loader.totals(step) == Totals(num_tokens=6, lengths=(9,))
+
+
+def test_no_rows_of_one_process_are_empty_tensors():
+    batch = make_loader(make_rows([9])).micro_batch(())
     assert (batch.lengths, batch.num_tokens) == ((), 0)
     assert batch.input_ids.shape == batch.labels.shape == (0,)
-    assert batch.input_ids.dtype == torch.int64
 
 
 @pytest.mark.parametrize("strategy", ["packing", "padding"])
@@ -164,10 +175,39 @@ def test_evaluation_takes_every_row_once_in_a_fixed_order(strategy, world_size):
         make_loader(rows, strategy=strategy, world_size=world_size, rank=rank, seed=rank)
         for rank in range(world_size)
     ]
-    plans = [loader.evaluation_plan() for loader in loaders]
+    plans = [loader.own(loader.evaluation_plan()) for loader in loaders]
     assert sorted(chain.from_iterable(chain.from_iterable(plans))) == list(range(31))
     assert len({len(plan) for plan in plans}) == 1
-    assert plans == [loader.evaluation_plan() for loader in loaders]
+    assert plans == [loader.own(loader.evaluation_plan()) for loader in loaders]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 7])
+@pytest.mark.parametrize("strategy", ["packing", "padding"])
+def test_a_limited_evaluation_takes_the_same_rows_whatever_the_number_of_ranks(strategy, limit):
+    rows = make_rows(draw_lengths(31))
+    alone = make_loader(rows, strategy=strategy).evaluation_plan(limit)
+    assert len(alone) == limit
+    for world_size in (2, 3, 4):
+        loader = make_loader(rows, strategy=strategy, world_size=world_size)
+        plan = loader.evaluation_plan(limit)
+        assert len(plan) % world_size == 0
+        assert sorted(chain.from_iterable(plan)) == sorted(chain.from_iterable(alone))
+        assert loader.totals(plan).num_tokens == loader.totals(alone).num_tokens
+
+
+@pytest.mark.parametrize(("strategy", "shuffle"), STRATEGIES)
+def test_totals_are_those_of_the_micro_batches_of_all_ranks(strategy, shuffle):
+    rows = make_rows(draw_lengths(13), unlabelled=[2])
+    options = {"strategy": strategy, "shuffle": shuffle, "world_size": 3}
+    loaders = [make_loader(rows, rank=rank, **options) for rank in range(3)]
+    for step in loaders[0].world_plan(0):
+        batches = [loader.micro_batch(ids) for loader in loaders for ids in loader.own(step)]
+        totals = loaders[0].totals(step)
+        assert totals.num_tokens == sum(batch.num_tokens for batch in batches)
+        assert totals.rows == sum(len(batch.row_ids) for batch in batches)
+        lengths = [n for batch in batches for n in batch.lengths if batch.row_ids]
+        assert sorted(totals.lengths) == sorted(lengths)
+        assert totals.positions == sum(lengths)
 
 
 def test_the_first_micro_batches_of_an_evaluation_are_not_the_longest():

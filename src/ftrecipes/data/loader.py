@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from ftrecipes.data.packing import RowIds, cut, group, pack, share_evenly
-from ftrecipes.data.rows import IGNORED, MicroBatch, TokenRows
+from ftrecipes.data.rows import IGNORED, MicroBatch, TokenRows, Totals
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class Loader:
     an epoch may be smaller. With `plain`, the rows of a step depend on the product of these three
     alone. Rows without a token to train on are in no micro-batch.
 
-    Nothing is kept between calls, so any step of any epoch can be planned on any rank. All ranks
-    have the same number of micro-batches in a step; one of them may hold no rows when rows are few.
+    Nothing is kept between calls, and nothing is asked of other ranks: each plans for all of them.
+    All ranks have the same number of micro-batches in a step; when rows are few some hold none.
     """
 
     rows: TokenRows
@@ -37,10 +37,21 @@ class Loader:
 
     def steps_per_epoch(self, epoch: int) -> int:
         """Optimizer steps of this epoch; packs, and with them steps, may differ by epoch."""
-        return len(self.step_plan(epoch))
+        return len(self.world_plan(epoch))
 
     def step_plan(self, epoch: int) -> list[list[RowIds]]:
-        """For each step, this rank's micro-batches as row ids. Each row is in one of them, once."""
+        """For each step, this rank's micro-batches as row ids."""
+        return [self.own(step) for step in self.world_plan(epoch)]
+
+    def own(self, batches: list[RowIds]) -> list[RowIds]:
+        """This rank's micro-batches of those of all ranks."""
+        return batches[self.rank :: self.world_size]
+
+    def world_plan(self, epoch: int) -> list[list[RowIds]]:
+        """For each step, the micro-batches of all ranks as row ids; each row is in one, once.
+
+        Rank r has those at r, r + `world_size`, ... (see `own`).
+        """
         # MT19937's legacy stream is frozen by NumPy (NEP 19): a run can be resumed by a later one.
         random = np.random.RandomState([self.seed % 2**32, epoch])
         order = random.permutation(self._trained()).tolist()
@@ -51,10 +62,14 @@ class Loader:
         steps = [batches[at : at + window] for at in range(0, len(batches), window)]
         if steps:
             steps[-1] = share_evenly(steps[-1], parts=self.world_size)
-        return [step[self.rank :: self.world_size] for step in steps]
+        return steps
 
-    def evaluation_plan(self) -> list[RowIds]:
-        """This rank's micro-batches, every row once, in a fixed order that mixes the lengths."""
+    def evaluation_plan(self, limit: int = 0) -> list[RowIds]:
+        """The micro-batches of all ranks (see `own`), in a fixed order that mixes the lengths.
+
+        Every row once. With `limit` > 0 only so many micro-batches, spread evenly over the split
+        before the ranks share them: the rows do not depend on the number of ranks.
+        """
         rows = self._trained()
         if self.strategy == "padding":
             rows = rows[np.argsort(-self.rows.lengths[rows], kind="stable")]
@@ -62,11 +77,27 @@ class Loader:
             batches = sorted(cut(rows.tolist(), batch_size=self.batch_size), key=min)
         else:
             batches = self._batches(rows.tolist())
-        batches = share_evenly(batches, parts=self.world_size)
-        return batches[self.rank :: self.world_size]
+        if 0 < limit < len(batches):
+            batches = [batches[index * len(batches) // limit] for index in range(limit)]
+        return share_evenly(batches, parts=self.world_size)
+
+    def totals(self, batches: list[RowIds]) -> Totals:
+        """What micro-batches hold together."""
+        rows = np.array([row for batch in batches for row in batch], dtype=np.int64)
+        return Totals(
+            num_tokens=int(self.rows.token_counts[rows].sum()),
+            lengths=tuple(self.rows.lengths[rows].tolist()),
+        )
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that have something to train on."""
+        return len(self._trained())
 
     def micro_batch(self, row_ids: RowIds) -> MicroBatch:
-        """The rows one after another; no rows give empty tensors."""
+        """The rows one after another. Among several ranks one without rows gets a placeholder."""
+        if self.world_size > 1 and not row_ids:
+            return self._placeholder()
         offsets = self.rows.offsets
         places = [slice(offsets[row], offsets[row + 1]) for row in row_ids]
         lengths = tuple(int(place.stop - place.start) for place in places)
@@ -80,6 +111,21 @@ class Loader:
             input_ids=input_ids,
             labels=labels,
             num_tokens=int((labels != IGNORED).sum()),
+        )
+
+    def _placeholder(self) -> MicroBatch:
+        """Two positions without a label that counts, and no row.
+
+        A forward gathers what the other ranks share, so that a rank takes part although it has
+        nothing to compute.
+        """
+        start = self.rows.offsets[self._trained()[0]]
+        return MicroBatch(
+            row_ids=(),
+            lengths=(2,),
+            input_ids=_gather(self.rows.input_ids, [slice(start, start + 2)]),
+            labels=torch.full((2,), IGNORED),
+            num_tokens=0,
         )
 
     def _trained(self) -> np.ndarray:

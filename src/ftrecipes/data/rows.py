@@ -106,6 +106,26 @@ class MicroBatch:
 
 
 @dataclass(frozen=True)
+class Totals:
+    """What the micro-batches of a step, or of an evaluation, hold on all ranks together."""
+
+    num_tokens: int
+    """Labels that count."""
+    lengths: tuple[int, ...]
+    """Positions of each row."""
+
+    @property
+    def positions(self) -> int:
+        """Of all rows."""
+        return sum(self.lengths)
+
+    @property
+    def rows(self) -> int:
+        """Their number."""
+        return len(self.lengths)
+
+
+@dataclass(frozen=True)
 class Unreadable:
     """Stands for a row whose text is no row at all; `reason` says why."""
 
