@@ -134,6 +134,7 @@ def ours(config, rows, model, tokenizer, world, precision):
                 training.batch_loss,
                 training.updater,
                 batches,
+                totals=training.loader.totals(plan[step]),
                 step=step + 1,
                 lr=training.schedule.lr_at(step),
                 sources=rows.sources,

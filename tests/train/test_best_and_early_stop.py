@@ -5,8 +5,7 @@ import math
 import pytest
 import torch
 
-from ftrecipes.train.loop import count_evaluation
-from ftrecipes.train.state import TrainState
+from ftrecipes.train.state import TrainState, count_evaluation
 from tests.train.toy import Bigram, ToyLoader, ToyRoute, plan_of, random_rows
 from tests.train.toy_run import Run, weights
 

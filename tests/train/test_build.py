@@ -7,16 +7,13 @@ import pytest
 
 from ftrecipes.config.errors import ModelError
 from ftrecipes.config.schema import DataConfig, RunConfig, TrainConfig
-from ftrecipes.runtime.world import World
 from ftrecipes.train.build import open_training
 from ftrecipes.train.loop import train
 from ftrecipes.train.state import TrainState
 from tests import reference, tiny_models
 from tests.model.routes import token_rows
 from tests.tiny_tokenizers import build_tokenizer
-from tests.train.toy import CPU, FLOAT32
-
-WORLD = World(rank=0, size=1, local_rank=0, device=CPU)
+from tests.train.toy import FLOAT32, WORLD
 
 
 def opened(tmp_path, rows, val_rows=None, *, model=None, state=None, data=None, **settings):

@@ -11,13 +11,13 @@ from ftrecipes.config.errors import DataError
 from ftrecipes.train.evaluate import _CompensatedSum, evaluate, perplexity
 from ftrecipes.train.step import BatchLoss
 from tests import reference
-from tests.train.toy import CPU, FLOAT32, Bigram, ToyLoader, ToyRoute, random_rows
+from tests.train.toy import CPU, FLOAT32, WORLD, Bigram, ToyLoader, ToyRoute, random_rows
 
 LENGTHS = [2, 60, 7, 31, 0, 15, 44, 9]
 
 
 def loss_of(model):
-    return BatchLoss(model, ToyRoute(), FLOAT32, CPU)
+    return BatchLoss(model, ToyRoute(), FLOAT32, WORLD)
 
 
 def loader_of(rows, val_batch_size):

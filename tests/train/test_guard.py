@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from ftrecipes.config.errors import TrainingError
-from ftrecipes.train.step import train_step
 from tests.train.toy import FLOAT32, VOCABULARY, Bigram, ToyRoute, micro_batch, random_rows
-from tests.train.toy_step import HALF, SOURCES, machine, take_step, weights
+from tests.train.toy_step import HALF, machine, step_on, take_step, weights
 
 
 def poisoned(row):
@@ -55,7 +54,7 @@ def test_gradient_that_is_not_finite_stops_before_the_update():
     batch_loss = replace(batch_loss, route=SteepRoute())
     batches = [micro_batch(rows, (0,)), micro_batch(rows, (1,))]
     with pytest.raises(TrainingError, match="Step 3: the gradient is not finite") as caught:
-        train_step(batch_loss, updater, batches, step=3, lr=1.0, sources=SOURCES)
+        step_on(batch_loss, updater, batches, step=3)
     assert "rows.jsonl line 1, rows.jsonl line 2\n" in str(caught.value)
     torch.testing.assert_close(weights(model), before, rtol=0, atol=0)
 
@@ -68,7 +67,7 @@ def test_float16_gradient_that_overflows_at_any_scale_stops():
     updater = replace(updater, scaler=torch.amp.GradScaler("cpu", init_scale=4.0))
     batches = [micro_batch(rows, (0,))]
     for step in (1, 2):  # scales 4 and 2 are halved; at 1 it is an error
-        result = train_step(batch_loss, updater, batches, step=step, lr=1.0, sources=SOURCES)
+        result = step_on(batch_loss, updater, batches, step=step)
         assert "halved" in result.note
     with pytest.raises(TrainingError, match="the gradient is not finite"):
-        train_step(batch_loss, updater, batches, step=3, lr=1.0, sources=SOURCES)
+        step_on(batch_loss, updater, batches, step=3)

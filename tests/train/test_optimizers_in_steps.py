@@ -8,16 +8,17 @@ import torch
 
 from ftrecipes.config.schema import TrainConfig
 from ftrecipes.optim.optimizer import build_optimizer
-from ftrecipes.train.step import BatchLoss, build_updater, train_step
-from tests.train.toy import CPU, FLOAT32, Bigram, ToyRoute, micro_batch, random_rows
-from tests.train.toy_step import PURE_BF16, SOURCES, weights
+from ftrecipes.train.step import BatchLoss
+from ftrecipes.train.update import build_updater
+from tests.train.toy import CPU, FLOAT32, WORLD, Bigram, ToyRoute, micro_batch, random_rows
+from tests.train.toy_step import PURE_BF16, step_on, weights
 
 ROWS = random_rows([4, 9, 2, 7])
 CONFIG = replace(TrainConfig(), lr=0.01, weight_decay=0.1, gradient_clipping=False)
 
 
 def batch_loss_of(model, precision):
-    return BatchLoss(model, ToyRoute(), precision, CPU)
+    return BatchLoss(model, ToyRoute(), precision, WORLD)
 
 
 def summed_gradients(model, split, precision) -> dict[str, torch.Tensor]:
@@ -56,7 +57,7 @@ def test_a_step_is_the_optimizer_on_the_summed_gradient(optimizer, precision, sp
         gradients = summed_gradients(model, split, precision)
         batches = [micro_batch(ROWS, row_ids) for row_ids in split]
         arguments = (batch_loss_of(model, precision), updater, batches)
-        train_step(*arguments, step=step, lr=config.lr, sources=SOURCES)
+        step_on(*arguments, step=step, lr=config.lr)
         for name, parameter in model_ref.named_parameters():
             parameter.grad = gradients[name]
         expected.step()

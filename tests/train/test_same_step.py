@@ -16,9 +16,11 @@ from ftrecipes.data.rows import TokenRows
 from ftrecipes.optim.optimizer import build_optimizer
 from ftrecipes.train.evaluate import evaluate
 from ftrecipes.train.probe import choose_route
-from ftrecipes.train.step import BatchLoss, add_gradients, build_updater, train_step
+from ftrecipes.train.step import BatchLoss, add_gradients
+from ftrecipes.train.update import build_updater
 from tests import reference, tiny_models
-from tests.train.toy import CPU, FLOAT32
+from tests.train.toy import CPU, FLOAT32, WORLD
+from tests.train.toy_step import step_on
 
 LENGTHS = [3, 40, 9, 2, 27, 16, 33, 12]
 # name -> settings of the loader that make one step of all eight rows
@@ -68,14 +70,14 @@ def test_every_split_of_a_step_is_the_reference(family):
     route = choose_route(model, token_rows(rows), device=CPU)
     assert route.flat == FLAT[family], route.reason
     optimizer = build_optimizer(model.named_parameters(), TrainConfig())
-    batch_loss = BatchLoss(model, route, FLOAT32, CPU)
+    batch_loss = BatchLoss(model, route, FLOAT32, WORLD)
     updater = build_updater(optimizer, config=TrainConfig(), precision=FLOAT32, device=CPU)
     for name, settings in SPLITS.items():
         loader = loader_of(rows, **settings)
         (step,) = loader.step_plan(0)
         batches = [loader.micro_batch(row_ids) for row_ids in step]
-        loss_sums = add_gradients(batch_loss, updater, batches)
-        num_tokens = sum(batch.num_tokens for batch in batches)
+        num_tokens = loader.totals(step).num_tokens
+        loss_sums = add_gradients(batch_loss, updater, batches, num_tokens=num_tokens)
         assert num_tokens == reference.count_tokens(rows), name
         # float32 through two layers; sums in another order.
         assert sum(loss_sums).item() / num_tokens == pytest.approx(expected_loss, abs=1e-5), name
@@ -96,7 +98,7 @@ def test_steps_without_rows_or_labels_are_safe(family):
     model_ref = copy.deepcopy(model)
     expected_loss = reference.backward_step(model_ref, rows[:2])
     loader = loader_of(rows, strategy="padding", batch_size=1)
-    batch_loss = BatchLoss(model, choose_route(model, loader.rows, device=CPU), FLOAT32, CPU)
+    batch_loss = BatchLoss(model, choose_route(model, loader.rows, device=CPU), FLOAT32, WORLD)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     updater = build_updater(
         optimizer,
@@ -108,8 +110,7 @@ def test_steps_without_rows_or_labels_are_safe(family):
 
     def step(*split):
         batches = [loader.micro_batch(row_ids) for row_ids in split]
-        sources = loader.rows.sources
-        return train_step(batch_loss, updater, batches, step=1, lr=1.0, sources=sources)
+        return step_on(batch_loss, updater, batches, sources=loader.rows.sources)
 
     for split in ([(2,)], [()], [(), (2,)]):
         result = step(*split)

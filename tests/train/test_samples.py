@@ -17,8 +17,7 @@ from ftrecipes.train.state import TrainState
 from tests import reference, tiny_models
 from tests.model.routes import token_rows
 from tests.tiny_tokenizers import build_tokenizer
-from tests.train.test_build import WORLD
-from tests.train.toy import FLOAT32
+from tests.train.toy import FLOAT32, WORLD
 
 IDS = (5, 9, 2, 17)
 PROMPTS = [Prompt("first", IDS, 6), Prompt("second", (8, 3), 3)]

@@ -8,18 +8,23 @@ import pytest
 import torch
 
 from ftrecipes.config.schema import TrainConfig
-from ftrecipes.train.step import (
-    BatchLoss,
-    add_gradients,
-    build_updater,
-    train_step,
-)
+from ftrecipes.train.step import BatchLoss, add_gradients
+from ftrecipes.train.update import build_updater
 from tests import reference
-from tests.train.toy import CPU, FLOAT32, VOCABULARY, Bigram, ToyRoute, micro_batch, random_rows
+from tests.train.toy import (
+    CPU,
+    FLOAT32,
+    VOCABULARY,
+    WORLD,
+    Bigram,
+    ToyRoute,
+    micro_batch,
+    random_rows,
+)
 from tests.train.toy_step import (
-    SOURCES,
     machine,
     moved,
+    step_on,
     take_step,
     total_norm,
     weights,
@@ -83,12 +88,12 @@ def test_step_without_counted_labels_leaves_weights_and_moments():
     rows = [*random_rows([5, 6]), ([1, 2, 3], [-100] * 3)]
     model = Bigram()
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.1)
-    batch_loss = BatchLoss(model, ToyRoute(), FLOAT32, CPU)
+    batch_loss = BatchLoss(model, ToyRoute(), FLOAT32, WORLD)
     updater = build_updater(optimizer, config=TrainConfig(), precision=FLOAT32, device=CPU)
 
     def step(number, row):
         batch = micro_batch(rows, (row,))
-        return train_step(batch_loss, updater, [batch], step=number, lr=0.1, sources=SOURCES)
+        return step_on(batch_loss, updater, [batch], step=number, lr=0.1)
 
     assert step(1, 0).note == ""
     before, moments = weights(model), copy.deepcopy(optimizer.state_dict())
@@ -131,5 +136,5 @@ def test_results_are_numbers_that_hold_no_graph():
     result = take_step(model, random_rows([4]), [(0,)])
     assert type(result.loss) is float
     assert type(result.grad_norm) is float
-    loss_sums = add_gradients(*machine(model), [micro_batch(random_rows([4]), (0,))])
+    loss_sums = add_gradients(*machine(model), [micro_batch(random_rows([4]), (0,))], num_tokens=4)
     assert not any(loss_sum.requires_grad for loss_sum in loss_sums)

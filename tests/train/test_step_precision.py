@@ -8,14 +8,10 @@ import torch
 from torch import nn
 
 from ftrecipes.config.schema import TrainConfig
-from ftrecipes.train.step import (
-    add_gradients,
-    gradient_norm,
-    train_step,
-    update_weights,
-)
+from ftrecipes.train.step import add_gradients
+from ftrecipes.train.update import gradient_norm, update_weights
 from tests.train.toy import FLOAT32, Bigram, micro_batch, random_rows
-from tests.train.toy_step import HALF, PURE_BF16, SOURCES, machine, take_step, weights
+from tests.train.toy_step import HALF, PURE_BF16, machine, step_on, take_step, weights
 
 
 def test_norm_of_bfloat16_gradients_is_summed_in_float32():
@@ -25,8 +21,9 @@ def test_norm_of_bfloat16_gradients_is_summed_in_float32():
         parameter.grad = torch.randn_like(parameter)
     exact = torch.cat([parameter.grad for parameter in parameters]).double().norm().item()
     # float32 over 15 000 squares; bfloat16 would be off by up to 0.4 %.
-    assert gradient_norm(parameters).item() == pytest.approx(exact, rel=1e-5)
-    assert gradient_norm(parameters).dtype == torch.float32
+    norm = gradient_norm([parameter.grad for parameter in parameters])
+    assert norm.item() == pytest.approx(exact, rel=1e-5)
+    assert norm.dtype == torch.float32
 
 
 def test_bfloat16_weights_get_gradients_summed_in_float32():
@@ -42,12 +39,12 @@ def test_bfloat16_weights_get_gradients_summed_in_float32():
         for name, parameter in model.named_parameters():
             exact[name] += parameter.grad.float()
     model.zero_grad()
-    add_gradients(batch_loss, updater, singles)
+    add_gradients(batch_loss, updater, singles, num_tokens=64 * 30)
     for name, parameter in model.named_parameters():
         # Equal to the last bit but for the final rounding of the float32 sum.
         assert parameter.grad.dtype == torch.bfloat16
         torch.testing.assert_close(parameter.grad, exact[name].to(torch.bfloat16), rtol=0, atol=0)
-    update_weights(updater, gradient_norm(updater.parameters), lr=1.0)
+    update_weights(updater, gradient_norm(updater.gradients), lr=1.0)
 
 
 def test_loss_scale_is_taken_out_before_clipping():
@@ -81,7 +78,7 @@ def test_float16_overflow_skips_the_update_and_halves_the_scale():
     updater = replace(updater, scaler=torch.amp.GradScaler("cpu", init_scale=2.0**120))
     before = weights(model)
     batches = [micro_batch(rows, (0, 1))]
-    result = train_step(batch_loss, updater, batches, step=1, lr=1.0, sources=SOURCES)
+    result = step_on(batch_loss, updater, batches)
     assert "loss scale was halved" in result.note
     assert math.isfinite(result.loss)
     assert updater.scaler.get_scale() == 2.0**119

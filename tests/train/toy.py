@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from ftrecipes.config.precision import Precision
-from ftrecipes.data.rows import MicroBatch
+from ftrecipes.data.rows import MicroBatch, Totals
+from ftrecipes.runtime.world import World
 
 VOCABULARY = 17
 FLOAT32 = Precision(
@@ -24,6 +25,7 @@ FLOAT32 = Precision(
     loss_scaling=False,
 )
 CPU = torch.device("cpu")
+WORLD = World(rank=0, size=1, local_rank=0, device=CPU)
 
 Row = tuple[list[int], list[int]]
 
@@ -64,15 +66,35 @@ class ToyLoader:
     def steps_per_epoch(self, epoch):
         return len(self.plan[epoch])
 
-    def step_plan(self, epoch):
+    def world_plan(self, epoch):
         return self.plan[epoch]
+
+    def own(self, batches):
+        return batches
 
     def micro_batch(self, row_ids):
         return micro_batch(self.rows, row_ids)
 
-    def evaluation_plan(self):
+    def evaluation_plan(self, limit=0):
         ids = tuple(range(len(self.rows)))
-        return [ids[i : i + self.val_batch_size] for i in range(0, len(ids), self.val_batch_size)]
+        size = self.val_batch_size
+        plan = [ids[i : i + size] for i in range(0, len(ids), size)]
+        return plan[:: len(plan) // limit] if 0 < limit < len(plan) else plan
+
+    def totals(self, batches):
+        return totals_of([micro_batch(self.rows, row_ids) for row_ids in batches])
+
+    @property
+    def num_rows(self):
+        return len(self.rows)
+
+
+def totals_of(batches) -> Totals:
+    """What they hold together."""
+    return Totals(
+        num_tokens=sum(batch.num_tokens for batch in batches),
+        lengths=tuple(length for batch in batches for length in batch.lengths),
+    )
 
 
 def micro_batch(rows: list[Row], row_ids) -> MicroBatch:

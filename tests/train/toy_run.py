@@ -9,10 +9,12 @@ from ftrecipes.optim.schedule import build_schedule, count_steps
 from ftrecipes.report.recorder import Recorder
 from ftrecipes.train.loop import Training, train
 from ftrecipes.train.state import TrainState
-from ftrecipes.train.step import BatchLoss, build_updater
+from ftrecipes.train.step import BatchLoss
+from ftrecipes.train.update import build_updater
 from tests.train.toy import (
     CPU,
     FLOAT32,
+    WORLD,
     Bigram,
     ToyLoader,
     ToyRoute,
@@ -49,7 +51,7 @@ class Run:
             self.path, rank=0, device=CPU, total_steps=self.schedule.total_steps
         ) as recorder:
             training = Training(
-                batch_loss=BatchLoss(self.model, ToyRoute(), FLOAT32, CPU),
+                batch_loss=BatchLoss(self.model, ToyRoute(), FLOAT32, WORLD),
                 updater=build_updater(self.optimizer, **self.settings),
                 schedule=self.schedule,
                 config=self.config,

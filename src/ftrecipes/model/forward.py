@@ -10,6 +10,7 @@ V vocabulary.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -33,6 +34,11 @@ class Inputs:
     slots: Tensor  # int64 [T]: index into the flattened positions of input_ids
 
 
+def call(function: Callable[..., Any], *args: Any) -> Any:
+    """function(*args): how a model that is whole on one device is run."""
+    return function(*args)
+
+
 @dataclass(frozen=True)
 class LossRoute:
     """How one model turns rows into a loss; chosen once, by train.probe.choose_route.
@@ -40,6 +46,10 @@ class LossRoute:
     head: `chunked` = hidden states into our own head and loss; `own` = the model's own forward
     makes the logits, at counted positions only; `full` = it can only make all of them. With
     `prompted` the forward is that of PEFT, which puts virtual tokens before each row.
+
+    Every call of the model goes through `run`, and the chunked head through `run_head` inside of
+    it (those of parallel.engine.Engine): they gather what a sharded model needs. There all ranks
+    call the methods that compute.
     """
 
     flat: bool  # rows laid end to end with row attention; else padded, with transformers' own mask
@@ -48,6 +58,8 @@ class LossRoute:
     scale: float = 1.0  # what the model does to the head's output: times this,
     softcap: float | None = None  # then this * tanh(logits / this)
     prompted: bool = False  # the adapter is a learned prompt or prefix: rows are padded
+    run: Callable[..., Any] = call  # calls a function that calls the model
+    run_head: Callable[..., Any] = call  # the same for the parameters of the head
 
     def loss_sum(
         self, model: nn.Module, input_ids: Tensor, labels: Tensor, lengths: tuple[int, ...]
@@ -63,21 +75,39 @@ class LossRoute:
         device = input_ids.device
         targets = to_device(labels[1:][sources], device)
         inputs = (flat_inputs if self.flat else padded_inputs)(input_ids, lengths)
-        states = self.states(model, inputs, to_device(sources, device))
+        positions = to_device(sources, device)
+        return self.run(lambda: self._loss_sum(model, inputs, positions, targets))
+
+    def states(self, model: nn.Module, inputs: Inputs, positions: Tensor) -> Tensor:
+        """Hidden states [N, D] (head `chunked`) or logits [N, V] at flat `positions` int64 [N]."""
+        return self.run(lambda: self._states(model, inputs, positions))
+
+    def logits(self, lm: PreTrainedModel, states: Tensor) -> Tensor:
+        """Logits [N, V], as the model's own, of what `states` has returned."""
+        if self.head != "chunked":
+            return states
+        return self.run(lambda: self.run_head(partial(self._head_logits, lm), states))
+
+    def _loss_sum(
+        self, model: nn.Module, inputs: Inputs, positions: Tensor, targets: Tensor
+    ) -> Tensor:
+        states = self._states(model, inputs, positions)
         if self.head != "chunked":
             dtype = torch.promote_types(states.dtype, torch.float32)
             return F.cross_entropy(states.to(dtype), targets, reduction="sum")
-        lm = causal_lm(model)
+        # The states are an argument: their gradient is where that of the head is complete.
+        return self.run_head(partial(self._chunked_loss_sum, causal_lm(model)), states, targets)
+
+    def _chunked_loss_sum(self, lm: PreTrainedModel, states: Tensor, targets: Tensor) -> Tensor:
         return head_loss_sum(
             states,
             targets,
-            head=self.logits_of(lm),
+            head=partial(self._head_logits, lm),
             parameters=list(lm.get_output_embeddings().parameters()),
             vocab_size=lm.config.get_text_config().vocab_size,
         )
 
-    def states(self, model: nn.Module, inputs: Inputs, positions: Tensor) -> Tensor:
-        """Hidden states [N, D] (head `chunked`) or logits [N, V] at flat `positions` int64 [N]."""
+    def _states(self, model: nn.Module, inputs: Inputs, positions: Tensor) -> Tensor:
         if self.prompted:
             return self._prompted_logits(model, inputs, positions)
         lm = causal_lm(model)
@@ -104,19 +134,15 @@ class LossRoute:
         keep = {"logits_to_keep": kept + before}
         return model(**inputs.keywords, use_cache=False, **keep).logits[rows, places]
 
-    def logits_of(self, lm: PreTrainedModel) -> Callable[[Tensor], Tensor]:
-        """The head as a function of hidden states [N, D]; its logits [N, V] as the model's own."""
-        head = lm.get_output_embeddings()
-
-        def logits_of(hidden: Tensor) -> Tensor:
-            logits = head(hidden)
-            if self.scale != 1.0:
-                logits = logits * self.scale
-            if self.softcap is not None:
-                logits = self.softcap * torch.tanh(logits / self.softcap)
-            return logits
-
-        return logits_of
+    def _head_logits(self, lm: PreTrainedModel, hidden: Tensor) -> Tensor:
+        """The head of hidden states [N, D]; its logits [N, V] as the model's own."""
+        # Not a call of the module: `run_head` has run its hooks, once for all chunks.
+        logits = lm.get_output_embeddings().forward(hidden)
+        if self.scale != 1.0:
+            logits = logits * self.scale
+        if self.softcap is not None:
+            logits = self.softcap * torch.tanh(logits / self.softcap)
+        return logits
 
 
 def is_prompted(model: nn.Module) -> bool:

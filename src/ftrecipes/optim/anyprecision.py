@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 # Elements that are in float32 at a time; more would need the memory that bfloat16 saves.
 CHUNK = 2**24
@@ -66,7 +67,7 @@ class AnyPrecisionAdamW(torch.optim.Optimizer):
         first_share, second_share = (1 - beta ** state["step"] for beta in (beta1, beta2))
         tensors = (parameter, state["weight_rest"], parameter.grad, state["exp_avg"])
         tensors += (state["exp_avg_sq"], state["exp_avg_sq_rest"])
-        for weight, weight_rest, grad, first, second, second_rest in _chunks(*tensors):
+        for weight, weight_rest, grad, first, second, second_rest in _chunks(*map(_own, tensors)):
             gradient = grad.float()
             mean = first.float().lerp_(gradient, 1 - beta1)
             square = _exact(second, second_rest).mul_(beta2)
@@ -77,6 +78,11 @@ class AnyPrecisionAdamW(torch.optim.Optimizer):
             divisor = square.div_(second_share).sqrt_().add_(eps)
             exact.addcdiv_(mean, divisor, value=-lr / first_share)
             _store(exact, weight, weight_rest)
+
+
+def _own(tensor: Tensor) -> Tensor:
+    """This rank's rows of a sharded tensor; every element is updated by itself."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _exact(rounded: Tensor, rest: Tensor) -> Tensor:
@@ -93,5 +99,5 @@ def _store(exact: Tensor, rounded: Tensor, rest: Tensor) -> None:
 def _chunks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Views of tensors of one shape, piece by piece along their first dimension."""
     tensors = tuple(tensor if tensor.dim() else tensor.view(1) for tensor in tensors)
-    row_size = max(1, tensors[0][:1].numel())
+    row_size = max(1, tensors[0][:1].numel())  # 0 where this rank has no row
     return zip(*(tensor.split(max(1, CHUNK // row_size)) for tensor in tensors), strict=True)

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
@@ -17,14 +16,18 @@ from ftrecipes.model.adapters import trainable_parameters
 from ftrecipes.model.generation import attention_of
 from ftrecipes.optim.optimizer import build_optimizer
 from ftrecipes.optim.schedule import build_schedule, count_steps
+from ftrecipes.parallel.engine import Engine, OneProcess
 from ftrecipes.report.setup import build_recorder
 from ftrecipes.runtime import log
+from ftrecipes.runtime.seed import part_seeds
 from ftrecipes.runtime.world import World
 from ftrecipes.train.loop import Training
 from ftrecipes.train.probe import choose_route
 from ftrecipes.train.samples import Sampler
 from ftrecipes.train.state import TrainState
-from ftrecipes.train.step import BatchLoss, autocast, build_updater
+from ftrecipes.train.step import BatchLoss, autocast
+from ftrecipes.train.stop import NEVER, Stop
+from ftrecipes.train.update import build_updater
 
 FEW_STEPS = 8
 
@@ -43,20 +46,27 @@ def open_training(
     precision: Precision,
     world: World,
     state: TrainState,
+    engine: Engine | None = None,
+    stop: Stop = NEVER,
 ) -> Iterator[Training]:
     """Route, batches, schedule, optimizer and recorder of a run over `rows`.
 
+    Every rank opens it, with the same rows. `engine` is what runs a model in shares; None for one
+    that is whole. `stop` says whether a signal asked this rank to stop, where none interrupts it.
     `prompts` are answered as `config.samples` says. `save_best` keeps the weights as they are, each
     time that an evaluation is the best so far; it is given the numbers of the state.
     `metrics` (metrics.jsonl) and the progress are open inside. Raises DataError and ModelError when
     there is nothing to train on or nothing to train.
     """
     train, device = config.train, world.device
-    # Before the probe, which sets the attention.
-    sampler = _sampler(config, model, tokenizer, prompts, precision=precision, device=device)
+    engine = engine or OneProcess()
+    world.watch.phase("try the model on two rows")
+    attention = attention_of(model)  # before the probe, which sets it
     with autocast(precision, device):
-        route = choose_route(model, rows, device=device)
+        route = choose_route(model, rows, device=device, engine=engine)
     log.info(route.reason)
+    part_seeds(train.seed, world.rank)
+    batch_loss = BatchLoss(model, route, precision, world, engine)
     loader = _loader(config, rows, world, train.batch_size_training)
     epoch_steps = count_steps(
         loader.steps_per_epoch, num_epochs=train.num_epochs, max_train_step=train.max_train_step
@@ -66,6 +76,9 @@ def open_training(
         val_loader = _loader(config, val_rows, world, train.val_batch_size)
     schedule = build_schedule(train, epoch_steps)
     optimizer = build_optimizer(trainable_parameters(model), train)
+    updater = build_updater(
+        optimizer, config=train, precision=precision, device=device, engine=engine
+    )
     _warn_of_few_steps(train, len(rows), epoch_steps)
     with build_recorder(
         *(config, metrics),
@@ -75,8 +88,8 @@ def open_training(
         total_steps=schedule.total_steps,
     ) as recorder:
         yield Training(
-            batch_loss=BatchLoss(model, route, precision=precision, device=device),
-            updater=build_updater(optimizer, config=train, precision=precision, device=device),
+            batch_loss=batch_loss,
+            updater=updater,
             schedule=schedule,
             config=train,
             loader=loader,
@@ -84,29 +97,17 @@ def open_training(
             val_loader=val_loader,
             recorder=recorder,
             state=state,
-            sampler=sampler,
+            sampler=Sampler(
+                *(batch_loss, tokenizer, prompts),
+                every_steps=config.samples.every_steps,
+                attention=attention,
+                stop=stop,
+            )
+            if prompts
+            else None,
             save_best=save_best,
+            stop=stop,
         )
-
-
-def _sampler(
-    config: RunConfig,
-    model: nn.Module,
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: Sequence[Prompt],
-    *,
-    precision: Precision,
-    device: torch.device,
-) -> Sampler | None:
-    if not prompts:
-        return None
-    return Sampler(
-        *(model, tokenizer, prompts),
-        every_steps=config.samples.every_steps,
-        attention=attention_of(model),
-        precision=precision,
-        device=device,
-    )
 
 
 def _warn_of_few_steps(train: TrainConfig, num_rows: int, epoch_steps: tuple[int, ...]) -> None:

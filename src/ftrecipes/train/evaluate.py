@@ -11,7 +11,9 @@ from torch import nn
 
 from ftrecipes.config.errors import DataError
 from ftrecipes.data.loader import Loader
+from ftrecipes.runtime.collectives import sum_floats
 from ftrecipes.train.step import BatchLoss
+from ftrecipes.train.stop import NEVER, Stop, stop_together
 
 
 @dataclass(frozen=True)
@@ -27,39 +29,42 @@ class Evaluation:
     seconds: float
 
 
-def evaluate(batch_loss: BatchLoss, loader: Loader, *, max_eval_step: int = 0) -> Evaluation:
+def evaluate(
+    batch_loss: BatchLoss, loader: Loader, *, max_eval_step: int = 0, stop: Stop = NEVER
+) -> Evaluation:
     """Mean token loss over the rows of `loader`, without dropout; the model's mode is put back.
 
+    Every rank calls it, computes its own micro-batches, and gets the numbers of all.
     `max_eval_step` > 0 takes that many micro-batches, spread evenly over the split. Nothing but
-    sums is kept from one micro-batch to the next. Raises DataError when no label counts.
+    sums is kept from one to the next. Raises DataError when no label counts, and Stopped when a
+    rank was asked to stop.
     """
     began = time.perf_counter()
-    plan = loader.evaluation_plan()
-    taken = _spread(plan, max_eval_step) if 0 < max_eval_step < len(plan) else plan
-    loss_sum = _CompensatedSum(batch_loss.device)
-    num_tokens = positions = 0
-    with evaluation_mode(batch_loss.model), torch.no_grad():
-        for row_ids in taken:
-            batch = loader.micro_batch(row_ids)
-            if batch.num_tokens:
-                loss_sum.add(batch_loss.loss_sum(batch))
-            num_tokens += batch.num_tokens
-            positions += sum(batch.lengths)
-    if num_tokens == 0:
+    plan = loader.evaluation_plan(max_eval_step)
+    totals = loader.totals(plan)
+    if totals.num_tokens == 0:
         raise DataError(
             "No label of the validation rows counts, so there is no evaluation loss.\n"
-            f"  got: {sum(map(len, taken))} rows without an answer to learn\n"
+            f"  got: {totals.rows} rows without an answer to learn\n"
             "  do: raise --context_length or --max_eval_step, mend the validation rows, or use "
             "--run_validation False"
         )
-    loss = loss_sum.item() / num_tokens
+    loss_sum = _CompensatedSum(batch_loss.world.device)
+    with evaluation_mode(batch_loss.model), torch.no_grad():
+        for row_ids in loader.own(plan):
+            stop_together(stop, batch_loss.world)
+            batch = loader.micro_batch(row_ids)
+            if batch.lengths:
+                loss_sum.add(batch_loss.loss_sum(batch))
+    [whole_sum] = sum_floats([loss_sum.item()], batch_loss.world)
+    loss = whole_sum / totals.num_tokens
     return Evaluation(
         loss=loss,
         perplexity=perplexity(loss),
-        num_tokens=num_tokens,
-        positions=positions,
-        rows=sum(map(len, taken)),
-        total_rows=sum(map(len, plan)),
+        num_tokens=totals.num_tokens,
+        positions=totals.positions,
+        rows=totals.rows,
+        total_rows=loader.num_rows,
         seconds=time.perf_counter() - began,
     )
 
@@ -82,10 +87,6 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
-
-
-def _spread(plan: list[tuple[int, ...]], count: int) -> list[tuple[int, ...]]:
-    return [plan[index * len(plan) // count] for index in range(count)]
 
 
 class _CompensatedSum:

@@ -10,10 +10,14 @@ from ftrecipes.data.loader import Loader
 from ftrecipes.optim.schedule import Schedule
 from ftrecipes.report.recorder import Recorder
 from ftrecipes.runtime import log
+from ftrecipes.runtime.signals import Stopped
+from ftrecipes.runtime.watch import Watch
 from ftrecipes.train.evaluate import evaluate
 from ftrecipes.train.samples import Sampler
-from ftrecipes.train.state import TrainState
-from ftrecipes.train.step import BatchLoss, StepResult, Updater, train_step
+from ftrecipes.train.state import TrainState, count_evaluation, enter_next_epoch
+from ftrecipes.train.step import BatchLoss, StepResult, train_step
+from ftrecipes.train.stop import NEVER, Stop
+from ftrecipes.train.update import Updater
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,13 @@ class Training:
     """None = no samples."""
     save_best: Callable[[Mapping[str, int | float | None]], None] | None = None
     """Keeps the weights as they are, given the numbers of the state; None = they are not kept."""
+    stop: Stop = NEVER
+    """Whether a signal asked this rank to stop; then all ranks do after the same step."""
+
+    @property
+    def watch(self) -> Watch:
+        """Is told what this rank does, for the others."""
+        return self.batch_loss.world.watch
 
 
 def train(run: Training) -> None:
@@ -45,7 +56,8 @@ def train(run: Training) -> None:
     Every rank calls it. Evaluates before the first step, then every `eval_every_steps` steps or
     at the end of each epoch, and in any case after the last step; never twice after one step.
     Ends sooner after `early_stopping_patience` evaluations in a row that are no better than the
-    best since training began. Raises TrainingError on a loss or gradient that is not finite.
+    best since training began. Raises TrainingError on a loss or gradient that is not finite, and
+    Stopped when a rank was asked to stop; every rank does, after the same step.
     """
     state, schedule = run.state, run.schedule
     log.info(
@@ -57,7 +69,7 @@ def train(run: Training) -> None:
         evaluate_now(run)
         sample_now(run)
     for epoch in range(state.epoch, len(schedule.epoch_ends)):
-        plan = run.loader.step_plan(epoch)
+        plan = run.loader.world_plan(epoch)
         train_epoch(run, plan[state.step_in_epoch : schedule.steps_in(epoch)])
         report_epoch(run)
         # max_train_step or early stopping may end inside an epoch, which is then not over.
@@ -88,30 +100,37 @@ def train_epoch(run: Training, steps: Sequence[list[tuple[int, ...]]]) -> None:
 
 
 def take_step(run: Training, micro_batches: list[tuple[int, ...]]) -> None:
-    """One optimizer step over micro-batches given as row ids."""
+    """One optimizer step over micro-batches of all ranks, given as row ids."""
     state = run.state
     lr = run.schedule.lr_at(state.step)
+    totals = run.loader.totals(micro_batches)
+    run.watch.phase(f"step {state.step + 1}")
     with run.recorder.watch(state.step + 1):
         began = time.perf_counter()
-        batches = [run.loader.micro_batch(row_ids) for row_ids in micro_batches]
         result = train_step(
             run.batch_loss,
             run.updater,
-            batches,
+            [run.loader.micro_batch(row_ids) for row_ids in run.loader.own(micro_batches)],
+            totals=totals,
             step=state.step + 1,
             lr=lr,
             sources=run.sources,
+            stop=run.stop,
         )
         seconds = time.perf_counter() - began
     count_step(state, result, seconds=seconds)
+    numbers = asdict(result)
+    stopped_by = numbers.pop("stopped_by")
     run.recorder.step(
         step=state.step,
         epoch=state.epoch + 1,
         lr=lr,
         seconds=seconds,
-        lengths=[length for batch in batches for length in batch.lengths],
-        **asdict(result),
+        lengths=totals.lengths,
+        **numbers,
     )
+    if stopped_by:
+        raise Stopped(stopped_by)
 
 
 def count_step(state: TrainState, result: StepResult, *, seconds: float) -> None:
@@ -132,7 +151,9 @@ def evaluate_now(run: Training) -> None:
     state = run.state
     if run.val_loader is None or state.last_eval_step == state.step:
         return
-    result = evaluate(run.batch_loss, run.val_loader, max_eval_step=run.config.max_eval_step)
+    run.watch.phase(f"evaluation after step {state.step}")
+    limit = run.config.max_eval_step
+    result = evaluate(run.batch_loss, run.val_loader, max_eval_step=limit, stop=run.stop)
     is_best = count_evaluation(state, result.loss)
     epoch = state.epoch + 1 if state.step else 0
     run.recorder.evaluation(step=state.step, epoch=epoch, **asdict(result))
@@ -142,6 +163,7 @@ def evaluate_now(run: Training) -> None:
             "or its precision too low. Lower --lr, or compute in bfloat16 or float32."
         )
     if is_best and run.save_best is not None:
+        run.watch.phase(f"saving the best after step {state.step}")
         with run.recorder.timed("saving"):
             run.save_best(asdict(state))
     patience = run.config.early_stopping_patience
@@ -155,28 +177,13 @@ def evaluate_now(run: Training) -> None:
         )
 
 
-def count_evaluation(state: TrainState, loss: float) -> bool:
-    """Bring the state up to date after an evaluation; True for the best since training began."""
-    state.last_eval_loss, state.last_eval_step = loss, state.step
-    if state.step == 0:
-        state.first_eval_loss = loss
-    if state.updates == 0:
-        return False
-    is_best = math.isfinite(loss) and (state.best_eval_loss is None or loss < state.best_eval_loss)
-    if is_best:
-        state.best_eval_loss, state.best_eval_step = loss, state.step
-        state.worse_evals = 0
-    elif state.best_eval_loss is not None:
-        state.worse_evals += 1
-    return is_best
-
-
 def sample_now(run: Training) -> None:
     """Let the model answer the fixed prompts, unless there are none or it was just done."""
     state = run.state
     if run.sampler is None or state.last_sample_step == state.step:
         return
     state.last_sample_step = state.step
+    run.watch.phase(f"samples after step {state.step}")
     with run.recorder.timed("sampling"):
         answers = list(run.sampler.answers())
     for prompt, answer in answers:
@@ -186,18 +193,11 @@ def sample_now(run: Training) -> None:
 def report_epoch(run: Training) -> None:
     """Mean training loss of the epoch so far, and the memory."""
     state = run.state
+    run.watch.phase(f"report after step {state.step}")
     loss = state.epoch_loss_sum / state.epoch_tokens if state.epoch_tokens else None
     run.recorder.epoch(
         step=state.step, epoch=state.epoch + 1, loss=loss, num_tokens=state.epoch_tokens
     )
-
-
-def enter_next_epoch(state: TrainState) -> None:
-    """The epoch that ran is over."""
-    state.epoch += 1
-    state.step_in_epoch = 0
-    state.epoch_loss_sum = 0.0
-    state.epoch_tokens = 0
 
 
 def finish(run: Training) -> None:

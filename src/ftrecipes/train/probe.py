@@ -28,6 +28,7 @@ from ftrecipes.model.forward import (
     padded_inputs,
 )
 from ftrecipes.model.mask_rules import RECORDED_ATTENTION, Recording, check_calls
+from ftrecipes.parallel.engine import Engine, OneProcess
 from ftrecipes.train.evaluate import evaluation_mode
 from ftrecipes.train.probe_prompted import choose_prompted
 from ftrecipes.train.trial import (
@@ -55,8 +56,12 @@ _SCALES = (
 _SOFTCAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
 
 
-def choose_route(model: nn.Module, rows: TokenRows, *, device: torch.device) -> LossRoute:
+def choose_route(
+    model: nn.Module, rows: TokenRows, *, device: torch.device, engine: Engine | None = None
+) -> LossRoute:
     """Try the routes on two short rows and return the leanest that is right for this model.
+
+    Every rank calls it, for the same rows; `engine` is what runs a model in shares.
 
     Leaves the model's attention implementation as the route needs it, and train or eval mode as it
     was. Call it under the same autocast as the training. Raises ModelError when the model looks
@@ -64,16 +69,24 @@ def choose_route(model: nn.Module, rows: TokenRows, *, device: torch.device) -> 
     a row and it can not go without, and when its own forward fails.
     """
     lm = causal_lm(model)
+    engine = engine or OneProcess()
+    full = LossRoute(
+        flat=False,
+        head="full",
+        reason="logits are made at every position",
+        run=engine.run,
+        run_head=engine.run_head,
+    )
     samples = [torch.from_numpy(ids).to(device) for ids in _sample_rows(rows)]
     tolerance = tolerance_of(lm, device)
     decoder = decoder_of(lm)
     if is_prompted(model):
         with evaluation_mode(model), torch.no_grad():
-            return choose_prompted(model, samples, tolerance)
+            return choose_prompted(model, full, samples=samples, tolerance=tolerance)
     own_attention = decoder.config._attn_implementation
     with evaluation_mode(model), torch.no_grad():
         with running(lm):
-            route = _choose_head(lm, samples[0], tolerance)
+            route = _choose_head(lm, full, row=samples[0], tolerance=tolerance)
             _check_causal(lm, route, row=samples[0], tolerance=tolerance)
         try:
             with refusing():
@@ -88,7 +101,8 @@ def choose_route(model: nn.Module, rows: TokenRows, *, device: torch.device) -> 
             route = replace(route, reason=f"{way}; {route.reason}")
     # some forwards are made otherwise in train mode (Reformer takes multiples of 64 positions only)
     with running(lm), training_without_trace(model, device):
-        warn_of_unreached(model, route, samples)
+        warn_of_unreached(model, route, samples, engine)
+    engine.settle()
     return route
 
 
@@ -106,12 +120,13 @@ def _sample_rows(rows: TokenRows) -> tuple[np.ndarray, np.ndarray]:
     return ids[: size // 2 - 1], ids[size // 2 - 1 :]
 
 
-def _choose_head(lm: PreTrainedModel, row: Tensor, tolerance: Tolerance) -> LossRoute:
-    """A padded route with the leanest head that repeats the model's own logits."""
+def _choose_head(
+    lm: PreTrainedModel, full: LossRoute, *, row: Tensor, tolerance: Tolerance
+) -> LossRoute:
+    """The padded route `full` with the leanest head that repeats the model's own logits."""
     inputs = padded_inputs(row, (len(row),))
-    everywhere, half = inputs.slots, inputs.slots[1::2]
-    full = LossRoute(flat=False, head="full", reason="logits are made at every position")
-    expected = full.states(lm, inputs, everywhere)
+    half = inputs.slots[1::2]
+    expected = full.states(lm, inputs, inputs.slots)
     candidates = [
         replace(
             full,
@@ -140,10 +155,7 @@ def _head_error(
 ) -> Tensor:
     """Relative error of the route's logits at `positions`; raises Refused when it fails."""
     with refusing():
-        states = route.states(lm, inputs, positions)
-        return relative_error(
-            route.logits_of(lm)(states) if route.head == "chunked" else states, expected
-        )
+        return relative_error(route.logits(lm, route.states(lm, inputs, positions)), expected)
 
 
 def _head_outputs(lm: PreTrainedModel) -> Iterator[tuple[float, float | None]]:

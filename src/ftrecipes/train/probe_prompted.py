@@ -11,15 +11,18 @@ from ftrecipes.model.forward import LossRoute, padded_inputs
 from ftrecipes.train.trial import Refused, Tolerance, refusing, relative_error
 
 
-def choose_prompted(model: PeftModel, samples: list[Tensor], tolerance: Tolerance) -> LossRoute:
+def choose_prompted(
+    model: PeftModel, full: LossRoute, *, samples: list[Tensor], tolerance: Tolerance
+) -> LossRoute:
     """The route, proved on two rows of unlike length; call it without gradients in eval mode.
+
+    `full` is a padded route with all logits.
 
     Raises ModelError when the method does not work with this model: its forward fails, a row padded
     beside another differs from the row alone, or the output depends on later tokens.
     """
-    full = LossRoute(
-        flat=False,
-        head="full",
+    full = replace(
+        full,
         prompted=True,
         reason="rows are padded, because each has virtual tokens before it; logits are made at "
         "every position",

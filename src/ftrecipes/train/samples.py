@@ -3,43 +3,48 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from ftrecipes.config.precision import Precision
 from ftrecipes.data.prompts import Prompt
 from ftrecipes.model.generation import attention_set, generate
 from ftrecipes.train.evaluate import evaluation_mode
-from ftrecipes.train.step import autocast
+from ftrecipes.train.step import BatchLoss, autocast
+from ftrecipes.train.stop import NEVER, Stop, stop_together
 
 
 @dataclass(frozen=True)
 class Sampler:
     """Asks the live model; nothing about it, nor about the random numbers, is different after."""
 
-    model: nn.Module
+    trained: BatchLoss
+    """The model, and what it is run by."""
     tokenizer: PreTrainedTokenizerBase
     prompts: Sequence[Prompt]
     every_steps: int
     """Steps between samples; 0 = at the end of each epoch."""
     attention: str
     """The model's own attention, as it was before the probe: row attention has no cache."""
-    precision: Precision
-    device: torch.device
+    stop: Stop = NEVER
 
     def answers(self) -> Iterator[tuple[str, str]]:
-        """(prompt, answer) of each prompt: the likeliest tokens, without dropout."""
+        """(prompt, answer) of each prompt: the likeliest tokens, without dropout.
+
+        Every rank takes all of them. Raises Stopped when a rank was asked to stop.
+        """
+        model, world = self.trained.model, self.trained.world
         with (
-            evaluation_mode(self.model),
-            attention_set(self.model, self.attention),
-            autocast(self.precision, self.device),
+            evaluation_mode(model),
+            attention_set(model, self.attention),
+            autocast(self.trained.precision, world.device),
         ):
             for prompt in self.prompts:
-                yield (
-                    prompt.text,
-                    generate(
-                        *(self.model, self.tokenizer, prompt.ids),
-                        max_new_tokens=prompt.max_new_tokens,
-                    ),
+                stop_together(self.stop, world)
+                answer = generate(
+                    *(model, self.tokenizer, prompt.ids),
+                    max_new_tokens=prompt.max_new_tokens,
+                    device=world.device,
+                    run=self.trained.engine.run,
+                    beat=world.watch.beat,
+                    together=world.size > 1,
                 )
+                yield prompt.text, answer

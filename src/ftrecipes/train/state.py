@@ -1,5 +1,6 @@
 """What must survive a restart, and nothing else."""
 
+import math
 from dataclasses import dataclass
 
 
@@ -44,3 +45,27 @@ class TrainState:
     """Whether those were as many as `early_stopping_patience` allows, before the last step."""
     last_sample_step: int | None = None
     """Step after which the fixed prompts were answered last."""
+
+
+def count_evaluation(state: TrainState, loss: float) -> bool:
+    """Bring the state up to date after an evaluation; True for the best since training began."""
+    state.last_eval_loss, state.last_eval_step = loss, state.step
+    if state.step == 0:
+        state.first_eval_loss = loss
+    if state.updates == 0:
+        return False
+    is_best = math.isfinite(loss) and (state.best_eval_loss is None or loss < state.best_eval_loss)
+    if is_best:
+        state.best_eval_loss, state.best_eval_step = loss, state.step
+        state.worse_evals = 0
+    elif state.best_eval_loss is not None:
+        state.worse_evals += 1
+    return is_best
+
+
+def enter_next_epoch(state: TrainState) -> None:
+    """The epoch that ran is over."""
+    state.epoch += 1
+    state.step_in_epoch = 0
+    state.epoch_loss_sum = 0.0
+    state.epoch_tokens = 0

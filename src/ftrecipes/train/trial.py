@@ -42,10 +42,10 @@ class Refused(Exception):
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """A failure inside means that the model refuses; running out of memory means no such thing."""
+    """A failure inside means that the model refuses, but not one of memory or of another rank."""
     try:
         yield
-    except torch.OutOfMemoryError:
+    except (torch.OutOfMemoryError, torch.distributed.DistError):
         raise
     except UnsupportedAttention as error:
         raise Refused(str(error)) from error

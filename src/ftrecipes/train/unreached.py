@@ -1,4 +1,4 @@
-"""Parameters that are trained although the loss does not depend on them: found in its graph."""
+"""Parameters that are trained although the loss does not depend on them: they get no gradient."""
 
 import re
 
@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from ftrecipes.model.adapters import trainable_parameters
 from ftrecipes.model.forward import IGNORED, LossRoute
+from ftrecipes.parallel.engine import Engine
 from ftrecipes.runtime import log
 
 _NAMED = 4  # kinds of parameters that the warning names
@@ -14,20 +15,27 @@ _LAYER = re.compile(r"\.\d+(?=\.)")
 _OF_PEFT = re.compile(r"^base_model\.model\.|\.default\b")
 
 
-def warn_of_unreached(model: nn.Module, route: LossRoute, samples: list[Tensor]) -> None:
+def warn_of_unreached(
+    model: nn.Module, route: LossRoute, samples: list[Tensor], engine: Engine
+) -> None:
     """Warn of parameters that would be trained and saved, and stay as they are.
 
     Parts for images or sound, an attention to another model's states, layers whose weights the
-    model reads past their adapters: none fails, and none shows in the loss. One forward of the
-    rows, int64 [T] each, without a backward.
+    model reads past their adapters: none fails, and none shows in the loss. One forward and
+    backward of the rows, int64 [T] each, by all ranks; the gradients are dropped.
     """
     ids = torch.cat(samples)
     labels = torch.cat([row.index_fill(0, row.new_zeros(1), IGNORED) for row in samples])
+    engine.accumulate(is_last=True)
     with torch.enable_grad():
         loss = route.loss_sum(model, ids, labels, tuple(len(row) for row in samples))
     trained = dict(trainable_parameters(model))
-    reached = _reached(loss)
-    lost = [name for name, parameter in trained.items() if parameter not in reached]
+    if trained:
+        with torch.autocast(ids.device.type, enabled=False):  # it is for forwards only
+            loss.backward()
+    lost = [name for name, parameter in trained.items() if parameter.grad is None]
+    for parameter in trained.values():
+        parameter.grad = None
     if lost:
         kinds = sorted({_LAYER.sub(".*", _OF_PEFT.sub("", name)) for name in lost})
         more = f" and {len(kinds) - _NAMED} more kinds" if kinds[_NAMED:] else ""
@@ -35,17 +43,3 @@ def warn_of_unreached(model: nn.Module, route: LossRoute, samples: list[Tensor])
             f"{len(lost)} of {len(trained)} trained parameters have no part in the loss of two rows"
             f" and stay as they are, unless others reach them: {', '.join(kinds[:_NAMED])}{more}"
         )
-
-
-def _reached(loss: Tensor) -> set[Tensor]:
-    """The leaves of the graph of `loss`."""
-    waiting, seen, leaves = [loss.grad_fn], {None}, set()
-    while waiting:
-        node = waiting.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        waiting += [following for following, _ in node.next_functions]
-        if type(node).__name__ == "AccumulateGrad":
-            leaves.add(node.variable)
-    return leaves
