@@ -1,9 +1,11 @@
 """Read a model's weights: in the dtype of the run, on its device, quantized as asked."""
 
 import copy
+from collections.abc import Iterable, Mapping
 
 import torch
 from transformers import AutoModelForCausalLM, GgufConfig, PreTrainedModel
+from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from ftrecipes.config.errors import ModelError
 from ftrecipes.config.precision import Precision
@@ -25,19 +27,7 @@ def load_model(
     use_cache=False. Raises ModelError when weights are missing or can not be read, for experts that
     4-bit can not take, and for 4-bit or 8-bit on a .gguf file.
     """
-    _check_type(source, config.quantization.method)
-    quantization = bitsandbytes_config(config.quantization, precision)
-    if source.stored is not None:
-        quantization = stored_config(source.stored)
-    if source.gguf_file is not None:
-        if quantization is not None:
-            raise ModelError(
-                f"--quantization {config.quantization.method}: not yet on a .gguf file.\n"
-                f"  got: {source.name}\n  expected: a hub id or a folder with safetensors\n"
-                "  do: leave --quantization out, or make a folder of the file once: load it with "
-                "transformers (from_pretrained, gguf_file=...) and call save_pretrained"
-            )
-        quantization = GgufConfig(dequantize=True)
+    quantization = reading_settings(source, config, precision)
     with loading(source.name):
         model, report = AutoModelForCausalLM.from_pretrained(
             source.path,
@@ -49,9 +39,32 @@ def load_model(
             device_map={"": str(device)},
             output_loading_info=True,
         )
-    _check_complete(source, report)
+    check_complete(source, report)
     finish_quantization(model, config.quantization, precision)
     return model
+
+
+def reading_settings(
+    source: ModelSource, config: RunConfig, precision: Precision
+) -> QuantizationConfigMixin | None:
+    """How from_pretrained (de)quantizes; None = as plain weights, or as their config says.
+
+    Raises ModelError for what can not be read so.
+    """
+    _check_type(source, config.quantization.method)
+    quantization = bitsandbytes_config(config.quantization, precision)
+    if source.stored is not None:
+        quantization = stored_config(source.stored)
+    if source.gguf_file is None:
+        return quantization
+    if quantization is not None:
+        raise ModelError(
+            f"--quantization {config.quantization.method}: not yet on a .gguf file.\n"
+            f"  got: {source.name}\n  expected: a hub id or a folder with safetensors\n"
+            "  do: leave --quantization out, or make a folder of the file once: load it with "
+            "transformers (from_pretrained, gguf_file=...) and call save_pretrained"
+        )
+    return GgufConfig(dequantize=True)
 
 
 def sketch_model(source: ModelSource) -> PreTrainedModel:
@@ -74,9 +87,11 @@ def _check_type(source: ModelSource, method: str) -> None:
         )
 
 
-def _check_complete(source: ModelSource, report: dict) -> None:
-    """transformers fills what a checkpoint lacks with random numbers, and leaves out what is over.
+def check_complete(source: ModelSource, report: Mapping[str, Iterable]) -> None:
+    """Raise ModelError for weights that are missing or of another shape; warn of those left over.
 
+    `report` is what from_pretrained calls its loading info: keys that are missing, unexpected and
+    mismatched. transformers fills what a checkpoint lacks with random numbers.
     Too much may be as it should (the vision part of a text model, layers for another head), or the
     half of a model whose config says too few layers: a person can tell.
     """
