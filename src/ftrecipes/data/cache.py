@@ -26,6 +26,7 @@ from ftrecipes.config.sections import DataConfig
 from ftrecipes.data.rows import RawRows, TokenRows
 from ftrecipes.data.tokenize import tokenize_rows
 from ftrecipes.runtime import log
+from ftrecipes.runtime.user_cache import user_cache
 
 SUFFIX = ".rows"
 UNFINISHED = ".part"
@@ -63,13 +64,9 @@ def tokenize_cached(
 
 
 def cache_folder() -> Path | None:
-    """The user's folder for what can be made again, see the XDG Base Directory Specification.
-
-    None for a user without a home, as in a container: the working folder is no place for it.
-    """
-    root = os.environ.get("XDG_CACHE_HOME", "")
-    root = root if os.path.isabs(root) else os.path.expanduser("~/.cache")
-    return Path(root) / "ftrecipes" / "rows" if os.path.isabs(root) else None
+    """The folder of the entries; None where the user has no cache."""
+    root = user_cache()
+    return None if root is None else root / "rows"
 
 
 def _entry_name(
