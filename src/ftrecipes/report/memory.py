@@ -5,6 +5,7 @@ memory of the process now, `host_peak_rss_bytes` its highest since the process b
 """
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -43,6 +44,12 @@ class MemoryMeter:
     def whole_run(self) -> dict[str, int]:
         """The highest value of each field over all epochs."""
         return dict(self._highest)
+
+
+def highest(fields: Sequence[dict[str, int]]) -> dict[str, int]:
+    """Each field of several processes, of the one where it is highest."""
+    names = dict.fromkeys(name for own in fields for name in own)
+    return {name: max(own[name] for own in fields if name in own) for name in names}
 
 
 def host_memory() -> dict[str, int]:

@@ -10,7 +10,7 @@ from typing import Protocol, Self
 import torch
 
 from ftrecipes.report.flops import FlopFormula
-from ftrecipes.report.memory import MemoryMeter, describe
+from ftrecipes.report.memory import MemoryMeter, describe, highest
 from ftrecipes.report.metrics import MetricsFile
 from ftrecipes.report.progress import Progress, progress_kind
 from ftrecipes.report.throughput import Activity, Throughput, TimeSheet, clock, rate
@@ -29,7 +29,7 @@ class Watcher(Protocol):
 
 
 class Recorder:
-    """Takes plain numbers from the loop on every rank; only rank 0 shows or writes them."""
+    """Takes plain numbers of all ranks together from the loop; only rank 0 shows or writes them."""
 
     def __init__(
         self,
@@ -43,13 +43,16 @@ class Recorder:
         watchers: Sequence[Watcher] = (),
         formula: FlopFormula | None = None,
         peak: float | None = None,
+        gather: Callable[[dict[str, int]], list[dict[str, int]]] = lambda own: [own],
     ):
         """`watchers` are entered around each step; `formula` gives the FLOPs of a step, and `peak`
-        is what the device could do in a second."""
+        is what the devices of all ranks could do in a second. `gather` gives the fields of all
+        ranks to each of them."""
         self._total_steps = total_steps
         self._watchers = watchers
         self._formula = formula
         self._peak = peak
+        self._gather = gather
         self._trackers = trackers
         self._samples: Counter[int] = Counter()
         self._throughput = Throughput()
@@ -173,8 +176,9 @@ class Recorder:
         )
 
     def epoch(self, *, step: int, epoch: int, loss: float | None, num_tokens: int) -> None:
-        """End of an epoch: mean token loss of its steps while it was trained, and the memory."""
-        memory = self._memory.epoch()
+        """End of an epoch: mean token loss of its steps while it was trained, and the memory, each
+        field of the rank where it is highest. All ranks call it."""
+        memory = highest(self._gather(self._memory.epoch()))
         self._write("epoch", step=step, epoch=epoch, loss=loss, num_tokens=num_tokens, **memory)
         log.info(
             f"epoch {epoch}: training loss {_number(loss, '.4f')} over {num_tokens} tokens; "
@@ -205,8 +209,8 @@ class Recorder:
         )
 
     def end(self, *, step: int, tokens: int, positions: int, seconds: float) -> None:
-        """End of the run: totals, and the memory at its peak."""
-        memory = self._memory.whole_run()
+        """End of the run: totals, and the memory at its peak. All ranks call it."""
+        memory = highest(self._gather(self._memory.whole_run()))
         self._write(
             "end",
             step=step,

@@ -1,5 +1,6 @@
 """Put together what a run tells, as its settings ask."""
 
+from functools import partial
 from pathlib import Path
 
 from torch import nn
@@ -13,6 +14,7 @@ from ftrecipes.report.peaks import device_peak
 from ftrecipes.report.profiler import Profiler
 from ftrecipes.report.recorder import Recorder, Watcher
 from ftrecipes.report.trackers import open_trackers
+from ftrecipes.runtime.collectives import gather_objects, sum_floats
 from ftrecipes.runtime.world import World
 
 
@@ -27,9 +29,10 @@ def build_recorder(
 ) -> Recorder:
     """The recorder of a run that writes `metrics` (metrics.jsonl), in its run folder or LIVE.
 
-    Raises ConfigError when a tracker can not be started.
+    Every rank builds one. Raises ConfigError when a tracker can not be started.
     """
     folder = run_folder(metrics.parent)
+    peak = device_peak(world.device, precision.compute)
     return Recorder(
         metrics,
         rank=world.rank,
@@ -38,7 +41,8 @@ def build_recorder(
         trackers=open_trackers(config, folder, rank=world.rank),
         watchers=_watchers(config, folder, world),
         formula=flop_formula(model),
-        peak=device_peak(world.device, precision.compute),
+        peak=None if peak is None else peak * world.size,
+        gather=partial(gather_objects, world=world),
     )
 
 
@@ -50,5 +54,10 @@ def _watchers(config: RunConfig, folder: Path, world: World) -> list[Watcher]:
         steps = {"start": train.profiler_start, "steps": train.profiler_steps}
         watchers.append(Profiler(place, device=world.device, **steps))
     if train.flop_counter:
-        watchers.append(FlopCounter(train.flop_counter_start))
+        total = partial(_sum, world)
+        watchers.append(FlopCounter(train.flop_counter_start, total))
     return watchers
+
+
+def _sum(world: World, value: float) -> float:
+    return sum_floats([value], world)[0]
