@@ -14,12 +14,3 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
-
-
-def part_seeds(seed: int, rank: int) -> None:
-    """From here on the ranks draw different numbers: they drop out different parts of their rows.
-
-    Rank 0 goes on where it is, so that one process draws the same as the first of several.
-    """
-    if rank:
-        seed_everything(seed + rank)

@@ -19,7 +19,6 @@ from ftrecipes.optim.schedule import build_schedule, count_steps
 from ftrecipes.parallel.engine import Engine, OneProcess
 from ftrecipes.report.setup import build_recorder
 from ftrecipes.runtime import log
-from ftrecipes.runtime.seed import part_seeds
 from ftrecipes.runtime.world import World
 from ftrecipes.train.loop import Training
 from ftrecipes.train.probe import choose_route
@@ -65,7 +64,6 @@ def open_training(
     with autocast(precision, device):
         route = choose_route(model, rows, device=device, engine=engine)
     log.info(route.reason)
-    part_seeds(train.seed, world.rank)
     batch_loss = BatchLoss(model, route, precision, world, engine)
     loader = _loader(config, rows, world, train.batch_size_training)
     epoch_steps = count_steps(
