@@ -12,6 +12,7 @@ from ftrecipes.config.errors import CheckpointError
 from ftrecipes.config.schema import LoraConfig, RunConfig
 from ftrecipes.model.adapters import add_adapters, trainable_parameters
 from tests import tiny_models
+from tests.checkpoint.alone import ALONE
 from tests.model.adapting import FLOAT32, adapt, moved
 from tests.reference import row_logits
 
@@ -61,8 +62,8 @@ def trained_model(name="all linear layers", *, seed=1) -> PeftModel:
 @pytest.mark.parametrize("name", VARIANTS)
 def test_what_was_trained_is_in_the_file_and_peft_gives_the_same_logits(name, tmp_path):
     model = trained_model(name)
-    save_adapter(model, tmp_path, base_name="somewhere/base")
-    verify_adapter(model, tmp_path)
+    save_adapter(model, tmp_path, base_name="somewhere/base", **ALONE)
+    verify_adapter(model, tmp_path, **ALONE)
     assert len(load_file(tmp_path / WEIGHTS)) == len(list(trainable_parameters(model)))
     family, settings, _ = VARIANTS[name]
     base = tiny_models.build(family, **settings)
@@ -76,7 +77,7 @@ def test_what_was_trained_is_in_the_file_and_peft_gives_the_same_logits(name, tm
 
 def test_the_settings_in_the_file_are_those_of_a_finished_adapter(tmp_path):
     model = trained_model("all biases")
-    save_adapter(model, tmp_path, base_name="somewhere/base")
+    save_adapter(model, tmp_path, base_name="somewhere/base", **ALONE)
     settings = json.loads((tmp_path / "adapter_config.json").read_text())
     assert (settings["bias"], settings["r"], settings["inference_mode"]) == ("all", 4, True)
     assert settings["base_model_name_or_path"] == "somewhere/base"
@@ -96,8 +97,8 @@ def test_the_settings_in_the_file_are_those_of_a_finished_adapter(tmp_path):
 )
 def test_every_method_comes_back_as_it_was(method, settings, tensors, tmp_path):
     model = moved(adapt(method, **settings))
-    save_adapter(model, tmp_path, base_name="somewhere/base")
-    verify_adapter(model, tmp_path)
+    save_adapter(model, tmp_path, base_name="somewhere/base", **ALONE)
+    verify_adapter(model, tmp_path, **ALONE)
     file = load_file(tmp_path / WEIGHTS)
     assert len(file) == tensors
     assert all(tensor.any() for tensor in file.values())
@@ -114,12 +115,12 @@ def test_every_method_comes_back_as_it_was(method, settings, tensors, tmp_path):
 @pytest.mark.parametrize("settings", [{}, {"prefix_projection": True}])
 def test_another_prefix_in_the_file_is_found(settings, tmp_path):
     model = moved(adapt("prefix", **settings))
-    save_adapter(model, tmp_path, base_name="base")
+    save_adapter(model, tmp_path, base_name="base", **ALONE)
     tensors = load_file(tmp_path / WEIGHTS)
     tensors["prompt_embeddings"][0, 0] += 1
     save_file(tensors, tmp_path / WEIGHTS)
     with pytest.raises(CheckpointError, match="prompt_embeddings: other values"):
-        verify_adapter(model, tmp_path)
+        verify_adapter(model, tmp_path, **ALONE)
 
 
 def drop_tensor(tensors):
@@ -159,12 +160,12 @@ def name_by_wrapper(tensors):
 @pytest.mark.parametrize("spoil", [drop_tensor, flip_bit, halve, turn, add_tensor, name_by_wrapper])
 def test_a_file_that_is_not_what_was_trained_is_refused(spoil, tmp_path):
     model = trained_model()
-    save_adapter(model, tmp_path, base_name="base")
+    save_adapter(model, tmp_path, base_name="base", **ALONE)
     tensors = load_file(tmp_path / WEIGHTS)
     message = spoil(tensors)
     save_file(tensors, tmp_path / WEIGHTS)
     with pytest.raises(CheckpointError) as caught:
-        verify_adapter(model, tmp_path)
+        verify_adapter(model, tmp_path, **ALONE)
     assert message in str(caught.value)
 
 
@@ -172,6 +173,6 @@ def test_what_peft_leaves_out_is_found(tmp_path):
     """A parameter outside the adapter that is trained all the same: PEFT would not save it."""
     model = trained_model()
     model.get_base_model().model.norm.weight.requires_grad_(True)
-    save_adapter(model, tmp_path, base_name="base")
+    save_adapter(model, tmp_path, base_name="base", **ALONE)
     with pytest.raises(CheckpointError, match=r"model\.norm\.weight: trained, but not in the file"):
-        verify_adapter(model, tmp_path)
+        verify_adapter(model, tmp_path, **ALONE)

@@ -14,6 +14,7 @@ from ftrecipes.checkpoint.result import Result, rehearse_saving
 from ftrecipes.config.errors import CheckpointError
 from ftrecipes.config.schema import RunConfig, TrainConfig
 from tests import tiny_models
+from tests.checkpoint.alone import ALONE, ONE
 from tests.checkpoint.test_adapter import trained_model
 from tests.checkpoint.test_publish import accept, write_adapter
 from tests.tiny_tokenizers import build_tokenizer
@@ -32,9 +33,9 @@ def refuse(staging):
 
 def test_a_better_one_takes_the_place_of_the_whole_folder(tmp_path):
     best = tmp_path / "best"
-    publish_folder(best, write_adapter("first"), accept)
+    publish_folder(best, write_adapter("first"), accept, world=ONE)
     (best / "only_in_the_first").write_text("x")
-    publish_folder(best, write_adapter("second"), accept)
+    publish_folder(best, write_adapter("second"), accept, world=ONE)
     assert (best / WEIGHTS).read_text() == "second"
     assert names(best) == ["adapter_config.json", WEIGHTS]
     assert names(tmp_path) == ["best"]
@@ -48,7 +49,7 @@ def test_a_better_one_takes_the_place_of_the_whole_folder(tmp_path):
 def test_a_failure_leaves_the_earlier_one_and_nothing_else(tmp_path, monkeypatch, step, earlier):
     best = tmp_path / "best"
     if earlier:
-        publish_folder(best, write_adapter("first"), accept)
+        publish_folder(best, write_adapter("first"), accept, world=ONE)
     if step == "move":
         replace_path = os.replace
 
@@ -60,7 +61,7 @@ def test_a_failure_leaves_the_earlier_one_and_nothing_else(tmp_path, monkeypatch
         monkeypatch.setattr(os, "replace", fail)
     write = refuse if step == "write" else write_adapter("second")
     with pytest.raises(CheckpointError, match="best could not be written"):
-        publish_folder(best, write, refuse if step == "verify" else accept)
+        publish_folder(best, write, refuse if step == "verify" else accept, world=ONE)
     assert names(tmp_path) == (["best"] if earlier else [])
     if earlier:
         assert (best / WEIGHTS).read_text() == "first"
@@ -68,23 +69,23 @@ def test_a_failure_leaves_the_earlier_one_and_nothing_else(tmp_path, monkeypatch
 
 @pytest.mark.parametrize("keep", [(), ("best",)])
 def test_a_result_takes_an_earlier_best_away_and_keeps_its_own(tmp_path, keep):
-    publish_folder(tmp_path / "best", write_adapter("best"), accept)
-    publish(tmp_path, write_adapter("last"), accept, keep=keep)
+    publish_folder(tmp_path / "best", write_adapter("best"), accept, world=ONE)
+    publish(tmp_path, write_adapter("last"), accept, keep=keep, world=ONE)
     assert (tmp_path / "best").exists() == bool(keep)
     assert (tmp_path / WEIGHTS).read_text() == "last"
 
 
 def test_a_failed_result_leaves_an_earlier_best(tmp_path):
-    publish_folder(tmp_path / "best", write_adapter("best"), accept)
+    publish_folder(tmp_path / "best", write_adapter("best"), accept, world=ONE)
     with pytest.raises(CheckpointError):
-        publish(tmp_path, write_adapter("last"), refuse)
+        publish(tmp_path, write_adapter("last"), refuse, world=ONE)
     assert (tmp_path / "best" / WEIGHTS).read_text() == "best"
 
 
 def run_result(kind: str) -> Result:
     model = trained_model() if kind == "adapter" else tiny_models.build("llama")
     config = RunConfig(train=replace(TrainConfig(), use_peft=kind == "adapter"))
-    return Result(config, model, build_tokenizer("chatml"), "org/base")
+    return Result(config, model, build_tokenizer("chatml"), "org/base", **ALONE)
 
 
 @pytest.mark.parametrize("kind", ["adapter", "full"])
@@ -116,7 +117,6 @@ def test_the_disk_must_hold_both(tmp_path, monkeypatch):
     trained = sum(p.nbytes for p in one.model.parameters() if p.requires_grad)
     usage = SimpleNamespace(free=trained * 1.5)
     monkeypatch.setattr("ftrecipes.checkpoint.publish.shutil.disk_usage", lambda _: usage)
-    settings = (one.config, one.model, one.tokenizer, tmp_path)
-    rehearse_saving(*settings, keeps_best=False)
+    rehearse_saving(one, tmp_path, keeps_best=False)
     with pytest.raises(CheckpointError, match="too full"):
-        rehearse_saving(*settings, keeps_best=True)
+        rehearse_saving(one, tmp_path, keeps_best=True)

@@ -28,6 +28,7 @@ def test_the_head_is_yaml_and_the_body_tells_the_run():
     rows = dict(re.findall(r"^\| (.+) \| (.+) \|$", body, re.MULTILINE))
     assert rows["optimizer steps"] == "7"
     assert rows["trained tokens"] == "1234"
+    assert rows["processes"] == "1"
     assert rows["evaluation loss before"] == "2.5000"
     assert rows["evaluation loss after"] == "1.2500"
     given = re.findall(r"^    --(\S+) (.+)$", body, re.MULTILINE)

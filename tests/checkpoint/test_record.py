@@ -5,10 +5,12 @@ import resource
 from contextlib import ExitStack, contextmanager
 
 import pytest
+import torch
 import yaml
 
 from ftrecipes.checkpoint.record import PACKAGES, record_run
 from ftrecipes.config.errors import CheckpointError, DataError
+from ftrecipes.runtime.world import World
 
 
 def open_record(folder):
@@ -16,7 +18,7 @@ def open_record(folder):
         folder,
         settings={"lr": 1e-5, "lora": {"r": 4}},
         origins={"lr": "--lr"},
-        world={"size": 1, "device": "cpu"},
+        world=World(rank=0, size=1, local_rank=0, device=torch.device("cpu"), host="here"),
     )
 
 
@@ -33,7 +35,7 @@ def test_a_run_is_running_then_finished(tmp_path):
     assert content["status"] == "finished"
     assert content["train_fingerprint"] == "abc"
     assert content["origins"] == {"lr": "--lr"}
-    assert content["world"] == {"size": 1, "device": "cpu"}
+    assert content["world"] == {"size": 1, "device": "cpu", "hosts": ["here"]}
     assert set(PACKAGES) | {"ftrecipes", "python"} == content["versions"].keys()
     assert content["started"] <= content["ended"]
     assert yaml.safe_load((folder / "run.yaml").read_text()) == {"lr": 1e-5, "lora": {"r": 4}}

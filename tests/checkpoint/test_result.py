@@ -12,6 +12,7 @@ from ftrecipes.config.errors import CheckpointError
 from ftrecipes.config.run_files import STAGING
 from ftrecipes.config.schema import RunConfig, TrainConfig
 from tests import tiny_models
+from tests.checkpoint.alone import ALONE
 from tests.checkpoint.test_adapter import trained_model
 from tests.tiny_tokenizers import build_tokenizer
 
@@ -23,7 +24,7 @@ def save(folder, kind: str, **settings) -> None:
     config = RunConfig(train=replace(TrainConfig(), **settings))
     model = trained_model() if kind == "adapter" else tiny_models.build("llama")
     tokenizer = build_tokenizer("chatml")
-    Result(config, model, tokenizer, "org/base").save(folder, state=STATE)
+    Result(config, model, tokenizer, "org/base", **ALONE).save(folder, state=STATE)
 
 
 @pytest.mark.parametrize("kind", KINDS)

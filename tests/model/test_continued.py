@@ -13,6 +13,7 @@ from ftrecipes.config.errors import ModelError
 from ftrecipes.config.precision import Precision
 from ftrecipes.model.adapters import add_adapters, rehearse_adapters, trainable_parameters
 from tests import reference, tiny_models
+from tests.checkpoint.alone import ALONE
 from tests.model.adapting import FLOAT32, adapt, method_config, moved
 
 IDS = [5, 9, 3, 17, 40, 8]
@@ -38,7 +39,7 @@ def sketch_of(family: str):
 
 def saved(folder, method="lora", **settings) -> peft.PeftModel:
     model = moved(adapt(method, **SETTINGS[method] | settings))
-    save_adapter(model, folder, base_name="base")
+    save_adapter(model, folder, base_name="base", **ALONE)
     return model
 
 
@@ -53,8 +54,8 @@ def test_one_adapter_with_the_same_weights_as_trainable_as_before(method, tmp_pa
     with torch.no_grad():
         live, loaded = (reference.row_logits(m.eval(), IDS) for m in (model, again))
     assert torch.equal(live, loaded)
-    save_adapter(moved(again), tmp_path, base_name="base")
-    verify_adapter(again, tmp_path)
+    save_adapter(moved(again), tmp_path, base_name="base", **ALONE)
+    verify_adapter(again, tmp_path, **ALONE)
 
 
 def test_embedding_rows_go_on(tmp_path):
@@ -62,7 +63,7 @@ def test_embedding_rows_go_on(tmp_path):
     base.resize_token_embeddings(98)
     config = method_config("lora")
     model = moved(add_adapters(base, config, FLOAT32, new_token_ids=(96, 97)))
-    save_adapter(model, tmp_path, base_name="base")
+    save_adapter(model, tmp_path, base_name="base", **ALONE)
     other = tiny_models.build("llama", seed=0)
     with pytest.raises(ModelError, match=r"token id 97(.|\n)*--resize_embeddings"):
         go_on(tmp_path, base=other)
@@ -214,8 +215,8 @@ def test_one_weight_under_two_names_is_saved(tmp_path):
     settings = {"modules_to_save": ["embed_tokens"], "ensure_weight_tying": True}
     model = of_peft(tmp_path, "llama_tied", **settings)
     again = go_on(tmp_path, base=tiny_models.build("llama_tied"))
-    save_adapter(moved(again), tmp_path, base_name="base")
-    verify_adapter(again, tmp_path)
+    save_adapter(moved(again), tmp_path, base_name="base", **ALONE)
+    verify_adapter(again, tmp_path, **ALONE)
     with torch.no_grad():
         loaded = peft.PeftModel.from_pretrained(tiny_models.build("llama_tied"), tmp_path).eval()
         live = reference.row_logits(again, IDS)

@@ -9,6 +9,7 @@ from ftrecipes.checkpoint.adapter import WEIGHTS, save_adapter, verify_adapter
 from ftrecipes.config.errors import ModelError
 from ftrecipes.model.adapters import add_adapters, rehearse_adapters, trainable_parameters
 from tests import reference, tiny_models
+from tests.checkpoint.alone import ALONE
 from tests.model.adapting import FLOAT32, method_config, moved
 from tests.model.routes import backward_step, route_of
 
@@ -73,8 +74,8 @@ def test_rows_of_embedding_and_head_are_trained_like_whole_layers(family):
 @pytest.mark.parametrize("family", ROW_LAYERS)
 def test_saved_rows_win_over_those_of_another_resize(family, tmp_path):
     model = moved(adapt(family))
-    save_adapter(model, tmp_path, base_name="base")
-    verify_adapter(model, tmp_path)
+    save_adapter(model, tmp_path, base_name="base", **ALONE)
+    verify_adapter(model, tmp_path, **ALONE)
     assert len(load_file(tmp_path / WEIGHTS)) == 4 + ROW_LAYERS[family]
     ids = [5, 96, 9, 97]
     with torch.no_grad():

@@ -13,6 +13,7 @@ from ftrecipes.config.errors import CheckpointError, ModelError
 from ftrecipes.config.schema import QuantizationConfig
 from ftrecipes.model.adapters import add_adapters, rehearse_adapters, trainable_parameters
 from tests import reference, tiny_models
+from tests.checkpoint.alone import ALONE
 from tests.model.adapting import FLOAT32, adapt, method_config, moved
 from tests.model.routes import backward_step, route_of
 
@@ -54,8 +55,8 @@ def test_saved_it_is_plain_lora_on_the_unchanged_base(name, tmp_path):
         torch.testing.assert_close(reference.row_logits(model, IDS), start, rtol=1e-4, atol=1e-5)
         live = reference.row_logits(moved(model), IDS)
     assert (live - start).abs().max() > 0.1
-    save_adapter(model, tmp_path, base_name="base")
-    verify_adapter(model, tmp_path)
+    save_adapter(model, tmp_path, base_name="base", **ALONE)
+    verify_adapter(model, tmp_path, **ALONE)
     with torch.no_grad():
         loaded = PeftModel.from_pretrained(tiny_models.build(family), tmp_path).eval()
         torch.testing.assert_close(reference.row_logits(loaded, IDS), live, rtol=1e-4, atol=1e-5)
@@ -64,7 +65,7 @@ def test_saved_it_is_plain_lora_on_the_unchanged_base(name, tmp_path):
 
 def test_the_file_says_twice_the_rank_and_the_same_scale(tmp_path):
     _, model = variant("patterns")
-    save_adapter(model, tmp_path, base_name="base")
+    save_adapter(model, tmp_path, base_name="base", **ALONE)
     settings = json.loads((tmp_path / "adapter_config.json").read_text())
     assert (settings["r"], settings["lora_alpha"], settings["init_lora_weights"]) == (8, 64, True)
     assert settings["rank_pattern"] == {"q_proj": 4, "layers.1.mlp.up_proj": 16}
@@ -84,24 +85,24 @@ def test_training_is_that_of_the_reference():
 @pytest.mark.parametrize("column", [0, -1])
 def test_a_lie_in_either_half_is_found(column, tmp_path):
     _, model = variant("pissa")
-    save_adapter(moved(model), tmp_path, base_name="base")
+    save_adapter(moved(model), tmp_path, base_name="base", **ALONE)
     tensors = load_file(tmp_path / WEIGHTS)
     tensors["base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight"][0, column] += 1
     save_file(tensors, tmp_path / WEIGHTS)
     with pytest.raises(CheckpointError, match=r"q_proj\.lora_B\.weight: other values"):
-        verify_adapter(model, tmp_path)
+        verify_adapter(model, tmp_path, **ALONE)
 
 
 def test_half_of_the_rank_is_found(tmp_path):
     """As if it had been saved without what the base lost."""
     _, model = variant("pissa")
-    save_adapter(model, tmp_path, base_name="base")
+    save_adapter(model, tmp_path, base_name="base", **ALONE)
     tensors = load_file(tmp_path / WEIGHTS)
     name = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
     tensors[name] = tensors[name][:4].contiguous()
     save_file(tensors, tmp_path / WEIGHTS)
     with pytest.raises(CheckpointError, match=r"q_proj.lora_A.weight: \(2, 32\)"):
-        verify_adapter(model, tmp_path)
+        verify_adapter(model, tmp_path, **ALONE)
 
 
 @pytest.mark.parametrize("trainable", ["float32", "bfloat16"])
@@ -112,8 +113,8 @@ def test_only_the_base_is_rounded(init, trainable, tmp_path):
     plain = tiny_models.build("llama").to(torch.bfloat16)
     weight = plain.model.layers[0].self_attn.q_proj.weight.detach().float()
     model = add_adapters(plain, method_config("lora", init_lora_weights=init), precision)
-    save_adapter(moved(model), tmp_path, base_name="base")
-    verify_adapter(model, tmp_path)
+    save_adapter(moved(model), tmp_path, base_name="base", **ALONE)
+    verify_adapter(model, tmp_path, **ALONE)
     layer = model.get_base_model().model.layers[0].self_attn.q_proj
     loaded = PeftModel.from_pretrained(tiny_models.build("llama"), tmp_path)
     change = loaded.get_base_model().model.layers[0].self_attn.q_proj.get_delta_weight("default")

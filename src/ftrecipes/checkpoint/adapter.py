@@ -8,57 +8,87 @@ import torch
 from peft import PeftModel, get_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 
-from ftrecipes.checkpoint.verify import compare
+from ftrecipes.checkpoint.together import all_do, first_does
+from ftrecipes.checkpoint.verify import compare, refuse
+from ftrecipes.model.module_names import canonical_name
 from ftrecipes.model.rewritten import (
     initial_tensors,
     plain_settings,
     plain_tensors,
     trained_halves,
 )
+from ftrecipes.parallel.engine import Engine
+from ftrecipes.runtime.world import World
 
 ADAPTER_NAME = "default"
 WEIGHTS = "adapter_model.safetensors"
 PROMPT = "prompt_embeddings"  # PEFT's name for what a prompt learning method has learned
 
 
-def save_adapter(model: PeftModel, folder: Path, *, base_name: str) -> None:
+def save_adapter(
+    model: PeftModel, folder: Path, *, base_name: str, engine: Engine, world: World
+) -> None:
     """Write adapter_model.safetensors and adapter_config.json, as PEFT reads them, into `folder`.
 
     `base_name` is where the base model was read from; PEFT loads it from there. An adapter whose
-    initialisation rewrote the base is written for the base as it was. Rank 0 only.
+    initialisation rewrote the base is written for the base as it was. Called by all ranks, which
+    gather one tensor at a time; rank 0 keeps them and writes, and its failure is raised on all.
     """
-    tensors = {
-        # copies: PEFT may train one weight under two names, and the format wants two
-        name: tensor.detach().to("cpu", copy=True).contiguous()
-        for name, tensor in plain_tensors(model, adapter_state(model)).items()
-    }
-    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
-    settings = copy.deepcopy(plain_settings(model.peft_config[ADAPTER_NAME]))
-    settings.inference_mode, settings.base_model_name_or_path = True, base_name
-    settings.save_pretrained(str(folder))
+    engine.settle()
+    tensors = {}
+    for name, tensor in plain_tensors(model, adapter_state(model)).items():
+        whole = engine.gather(tensor.detach())
+        if world.rank == 0:
+            # copies: PEFT may train one weight under two names, and the format wants two
+            tensors[name] = whole.to("cpu", copy=True).contiguous()
+
+    def write() -> None:
+        save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+        settings = copy.deepcopy(plain_settings(model.peft_config[ADAPTER_NAME]))
+        settings.inference_mode, settings.base_model_name_or_path = True, base_name
+        settings.save_pretrained(str(folder))
+
+    first_does(write, world)
 
 
 def adapter_state(model: PeftModel) -> dict[str, torch.Tensor]:
-    """The adapter's tensors under the names PEFT gives them in a file.
+    """The adapter's tensors, or this rank's shares of them, under PEFT's names for a file.
 
     `save_embedding_layers=False`: the automatic choice would look the base model up on the hub, and
     rows of a resized embedding are in the adapter already.
     """
-    return get_peft_model_state_dict(model, adapter_name=ADAPTER_NAME, save_embedding_layers=False)
+    # PEFT 0.21 looks up modules that are trained whole by where they are, and model.state_dict()
+    # leaves out what wraps a recomputed block: both go by one spelling here, and lose it after.
+    live = None
+    if not model.peft_config[ADAPTER_NAME].is_prompt_learning:
+        live = dict(model.named_parameters(remove_duplicate=False))
+    state = get_peft_model_state_dict(
+        model, live, adapter_name=ADAPTER_NAME, save_embedding_layers=False
+    )
+    return {canonical_name(name): tensor for name, tensor in state.items()}
 
 
-def verify_adapter(model: PeftModel, folder: Path) -> None:
+def verify_adapter(model: PeftModel, folder: Path, *, engine: Engine, world: World) -> None:
     """Read `folder` back and compare it with the live model: names, shapes, dtypes and bytes.
 
     Each parameter that was trained must be in the file, found by a name worked out here and not by
-    PEFT. Raises CheckpointError naming the first differences.
+    PEFT. Called by all ranks: each compares the rows that it holds. Raises CheckpointError, on all
+    ranks, naming the first differences.
     """
-    saved, lost = trained_halves(model, load_file(folder / WEIGHTS))
-    initial, trained = initial_tensors(model), _trained(model)
-    trained |= {name: trained[name].to(torch.float32) for name in initial}
-    compare(saved, trained=trained, known=adapter_state(model) | trained)
-    if initial:
-        compare(lost, trained=initial, known=initial)
+    engine.settle()
+
+    def check() -> None:
+        saved, lost = trained_halves(model, load_file(folder / WEIGHTS))
+        initial, trained = initial_tensors(model), _trained(model)
+        trained |= {name: trained[name].to(torch.float32) for name in initial}
+        known = adapter_state(model) | trained
+        if not trained:
+            refuse(["the model has no trainable parameter"])
+        compare(saved, trained=trained, known=known, engine=engine)
+        if initial:
+            compare(lost, trained=initial, known=initial, engine=engine)
+
+    all_do(check, world)
 
 
 def _trained(model: PeftModel) -> dict[str, torch.Tensor]:
@@ -80,7 +110,8 @@ def _trained(model: PeftModel) -> dict[str, torch.Tensor]:
 
 
 def file_name(parameter_name: str) -> str:
-    """Name of a live parameter in an adapter file: without the adapter's own name."""
-    name = re.sub(rf"(\.modules_to_save)?\.{ADAPTER_NAME}(?=\.|$)", "", parameter_name)
+    """Name of a live parameter in an adapter file: without wrappers and the adapter's own name."""
+    name = canonical_name(parameter_name)
+    name = re.sub(rf"(\.modules_to_save)?\.{ADAPTER_NAME}(?=\.|$)", "", name)
     # PEFT 0.21 writes the magnitudes of DoRA under the name they had before they were modules.
     return re.sub(r"(?<=\.lora_magnitude_vector)\.weight$", "", name)

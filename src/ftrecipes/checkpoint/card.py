@@ -9,11 +9,14 @@ from ftrecipes.config.flags import asked, flags_of, value_of
 from ftrecipes.config.schema import RunConfig
 
 
-def model_card(config: RunConfig, *, base: str, state: Mapping[str, int | float | None]) -> str:
+def model_card(
+    config: RunConfig, *, base: str, state: Mapping[str, int | float | None], processes: int = 1
+) -> str:
     """Text of the card: base model, data, method, scores and the flags that were given.
 
-    `state` are the numbers of a TrainState, by name. A folder is told by its name alone, and not as
-    the base model that the hub would look up: where it lies on this machine is nobody's business.
+    `state` are the numbers of a TrainState, by name; `processes` trained together. A folder is told
+    by its name alone, and not as the base model that the hub would look up: where it lies on this
+    machine is nobody's business.
     """
     is_path = os.path.isabs(base)
     name = os.path.basename(base) if is_path else base
@@ -28,7 +31,8 @@ def model_card(config: RunConfig, *, base: str, state: Mapping[str, int | float 
         if asked(config, name) and config.origins.get(name) != "default"
     ]
     flags = "".join(f"    --{name} {value_of(config, name)}\n" for name in given)
-    scores = "".join(f"| {name} | {value} |\n" for name, value in _scores(state))
+    measures = [*_scores(state), ("processes", f"{processes}")]
+    scores = "".join(f"| {name} | {value} |\n" for name, value in measures)
     return (
         "---\n"
         f"{head}"

@@ -12,8 +12,10 @@ import tempfile
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from ftrecipes.config.errors import CheckpointError
+from ftrecipes.checkpoint.together import first_does
+from ftrecipes.config.errors import CheckpointError, PeerError
 from ftrecipes.config.run_files import ASIDE, BEST_ASIDE, RESULT, STAGING
+from ftrecipes.runtime.world import World
 
 
 def write_json(path: Path, content: dict) -> None:
@@ -40,20 +42,28 @@ def publish(
     write: Callable[[Path], None],
     verify: Callable[[Path], None],
     *,
+    world: World,
     keep: Collection[str] = (),
 ) -> None:
     """Let `write` fill a new folder, `verify` read it back, then move its files into `folder`.
 
-    Of an earlier result nothing stays but the names in `keep`. Rank 0 only. Raises CheckpointError
-    when something can not be written, is not what was trained, or can not be moved; `folder` then
-    holds what it held before, and the new files are kept.
+    Of an earlier result nothing stays but the names in `keep`. Called by all ranks, and so are
+    `write` and `verify`; the rest is done by rank 0. Raises CheckpointError on all ranks when
+    something can not be written, is not what was trained, or can not be moved; `folder` then holds
+    what it held before, and the new files are kept.
     """
-    staging = _new_staging(folder)
+    staging = first_does(lambda: _new_staging(folder), world)
+
+    def move() -> None:
+        _flush(staging)
+        _move(staging, folder, keep)
+
     try:
         write(staging)
         verify(staging)
-        _flush(staging)
-        _move(staging, folder, keep)
+        first_does(move, world)
+    except PeerError:
+        raise
     except Exception as error:
         raise CheckpointError(
             f"The result could not be put into {folder}.\n"
@@ -63,51 +73,44 @@ def publish(
             "  do: make that folder writable and its disk large enough; the files of a whole "
             "result can be moved up by hand"
         ) from error
-    for leftover in folder.glob(f"{STAGING}*"):
-        shutil.rmtree(leftover, ignore_errors=True)
+    if world.rank == 0:
+        for leftover in folder.glob(f"{STAGING}*"):
+            shutil.rmtree(leftover, ignore_errors=True)
 
 
 def publish_folder(
-    folder: Path, write: Callable[[Path], None], verify: Callable[[Path], None]
+    folder: Path, write: Callable[[Path], None], verify: Callable[[Path], None], *, world: World
 ) -> None:
     """Let `write` fill a new folder, `verify` read it back, then put it in the place of `folder`.
 
-    Rank 0 only. Raises CheckpointError when that fails; `folder` is then what it was, and nothing
-    is left of the new one, which would take the room of what is saved later.
+    Called by all ranks, as `publish` is. Raises CheckpointError on all ranks when that fails;
+    `folder` is then what it was, and nothing is left of the new one, which would take the room of
+    what is saved later.
     """
-    staging = _new_staging(folder.parent)
-    new, aside = staging / folder.name, folder.with_name(BEST_ASIDE)
+    staging = first_does(lambda: _new_staging(folder.parent), world)
+    new = staging / folder.name
     try:
-        new.mkdir()
+        first_does(new.mkdir, world)
         write(new)
         verify(new)
-        _flush(new)
-        shutil.rmtree(aside, ignore_errors=True)
-        replaces = folder.exists()
-        if replaces:
-            os.replace(folder, aside)
-        try:
-            os.replace(new, folder)
-        except OSError:
-            if replaces:
-                os.replace(aside, folder)
-            raise
-        _flush_names(folder.parent)
+        first_does(lambda: _exchange(new, folder), world)
+    except PeerError:
+        raise
     except Exception as error:
         raise CheckpointError(
             f"{folder} could not be written.\n  got: {error or type(error).__name__}\n"
             "  do: make its disk large enough and the folder around it writable"
         ) from error
     finally:
-        shutil.rmtree(staging, ignore_errors=True)
-    shutil.rmtree(aside, ignore_errors=True)
+        if world.rank == 0:
+            shutil.rmtree(staging, ignore_errors=True)
 
 
 def rehearse(folder: Path, write: Callable[[Path], None], *, needed_bytes: int) -> None:
     """Find out before training what would keep a result from being saved after it.
 
     `write` fills a folder with the small files; it is removed again. Raises CheckpointError when
-    that fails or fewer than `needed_bytes` are free.
+    that fails or fewer than `needed_bytes` are free. Rank 0 only.
     """
     staging = _new_staging(folder)
     try:
@@ -139,11 +142,33 @@ def _new_staging(folder: Path) -> Path:
         ) from error
 
 
+def flush(path: Path) -> None:
+    """Wait until the file is on the disk."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
 def _flush(folder: Path) -> None:
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with open(path, "rb") as file:
-                os.fsync(file.fileno())
+    for path in filter(Path.is_file, folder.rglob("*")):
+        flush(path)
+
+
+def _exchange(new: Path, folder: Path) -> None:
+    """Put `new` in the place of `folder`, which comes back when that fails."""
+    _flush(new)
+    aside = folder.with_name(BEST_ASIDE)
+    shutil.rmtree(aside, ignore_errors=True)
+    replaces = folder.exists()
+    if replaces:
+        os.replace(folder, aside)
+    try:
+        os.replace(new, folder)
+    except OSError:
+        if replaces:
+            os.replace(aside, folder)
+        raise
+    _flush_names(folder.parent)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def _move(staging: Path, folder: Path, keep: Collection[str]) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ftrecipes.config.errors import ModelError
+from ftrecipes.model.module_names import canonical_name
 from ftrecipes.runtime import log
 
 _ADAPTER = "default"
@@ -111,7 +112,7 @@ def initial_tensors(model: peft.PeftModel) -> dict[str, Tensor]:
 def _lora_layers(model: peft.PeftModel) -> Iterator[tuple[str, LoraLayer]]:
     for name, module in model.named_modules():
         if isinstance(module, LoraLayer):
-            yield name, module
+            yield canonical_name(name), module
 
 
 def _check_layer(name: str, layer: LoraLayer, init: str) -> None:
