@@ -10,6 +10,9 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from ftrecipes.config.errors import ModelError
 from ftrecipes.config.precision import Precision
 from ftrecipes.config.schema import RunConfig
+from ftrecipes.config.stored import BITSANDBYTES
+from ftrecipes.model.donor import Donor, donor_of
+from ftrecipes.model.packed import packed_sizes
 from ftrecipes.model.quantize import bitsandbytes_config, finish_quantization, stored_config
 from ftrecipes.model.resolve import ModelSource, loading
 from ftrecipes.runtime import log
@@ -41,7 +44,17 @@ def load_model(
         )
     check_complete(source, report)
     finish_quantization(model, config.quantization, precision)
+    if source.stored is not None and source.stored.method == BITSANDBYTES:
+        _cast_unpacked(model, donor_of(source, getattr(torch, precision.base), quantizer=None))
     return model
+
+
+def _cast_unpacked(model: PreTrainedModel, donor: Donor) -> None:
+    """transformers 5.24 leaves what is not packed in the dtype of files with packed weights."""
+    packed, known = packed_sizes(model), donor.model.state_dict()
+    for name, parameter in model.named_parameters():
+        if name in known and name not in packed:
+            parameter.data = parameter.data.to(donor.dtype_of(name))
 
 
 def reading_settings(

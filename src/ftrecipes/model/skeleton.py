@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, BitsAndBytesConfig, PretrainedCon
 from ftrecipes.config.precision import Precision
 from ftrecipes.config.schema import RunConfig
 from ftrecipes.config.stored import BITSANDBYTES
+from ftrecipes.model.donor import Donor
 from ftrecipes.model.load import reading_settings
 from ftrecipes.model.packed import packed_parameters
 from ftrecipes.model.quantize import finish_quantization
@@ -28,14 +29,15 @@ def build_skeleton(source: ModelSource, config: RunConfig, precision: Precision)
     """
     assert config.quantization.method != "8bit", "8-bit weights are not sharded"
     settings = reading_settings(source, config, precision)
+    dtype = getattr(torch, precision.base)
     with loading(source.name):
-        plain = _plain_model(source, precision)
+        plain = _plain_model(source, dtype)
         model = type(plain).from_pretrained(
             None,
             config=_config(source, plain),
-            state_dict=_read(plain),
+            state_dict=_read(plain, dtype),
             quantization_config=settings if isinstance(settings, BitsAndBytesConfig) else None,
-            dtype=getattr(torch, precision.base),
+            dtype=dtype,
             device_map=_NOWHERE,
         )
         _name(model, source)
@@ -48,13 +50,13 @@ def build_skeleton(source: ModelSource, config: RunConfig, precision: Precision)
     return model
 
 
-def _plain_model(source: ModelSource, precision: Precision) -> PreTrainedModel:
+def _plain_model(source: ModelSource, dtype: torch.dtype) -> PreTrainedModel:
     """Parameters on meta; buffers as from_pretrained computes them, on the CPU for any device."""
     with init_empty_weights(include_buffers=False):
         model = AutoModelForCausalLM.from_config(
             copy.deepcopy(source.config),
             trust_remote_code=source.trust_remote_code,
-            dtype=getattr(torch, precision.base),
+            dtype=dtype,
         )
     # once more, because from_config computed them in the dtype of the weights: the sines of GPT-J
     # differ (transformers 5.24, modeling_utils.py, _initialize_missing_keys)
@@ -64,10 +66,11 @@ def _plain_model(source: ModelSource, precision: Precision) -> PreTrainedModel:
     return model
 
 
-def _read(plain: PreTrainedModel) -> dict[str, torch.Tensor]:
+def _read(plain: PreTrainedModel, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """What files would hold: of tied weights one, or they would not be tied."""
+    donor = Donor(plain, transforms=[], quantizer=None, dtype=dtype)
     return {
-        name: tensor.to("meta")
+        name: tensor.to("meta", donor.dtype_of(name))
         for name, tensor in plain.state_dict().items()
         if name not in plain.all_tied_weights_keys
     }
