@@ -1,15 +1,12 @@
 """Names, addresses and interfaces of this machine and of the one where rank 0 is."""
 
 import socket
-import struct
-import sys
 import time
-from contextlib import suppress
 from ipaddress import ip_address
-from pathlib import Path
+
+import psutil
 
 _RETRY_SECONDS = 1
-_SIOCGIFADDR = 0x8915  # <linux/sockios.h>: the IPv4 address of an interface
 
 
 def resolve(name: str, *, seconds: float) -> str | None:
@@ -40,29 +37,9 @@ def own_address(target: str) -> str | None:
 
 
 def interface_of(address: str) -> str | None:
-    """Name of the interface with `address`; None when that can not be told (only Linux says it)."""
-    if sys.platform != "linux":
-        return None
-    wanted = ip_address(address).packed
-    if len(wanted) == 16:
-        return _ipv6_interfaces().get(wanted)
-    names = [name for _, name in socket.if_nameindex()]
-    return next((name for name in names if _ipv4_address(name) == wanted), None)
-
-
-def _ipv4_address(interface: str) -> bytes | None:
-    """The main IPv4 address of an interface, packed."""
-    import fcntl  # not everywhere
-
-    request = struct.pack("256s", interface.encode())
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
-        # struct ifreq: 16 bytes of name, then a sockaddr_in, whose address is at 4.
-        return fcntl.ioctl(probe, _SIOCGIFADDR, request)[20:24]
+    """Name of the network interface with `address`; None when no interface has it."""
+    for name, entries in psutil.net_if_addrs().items():
+        # Link-local addresses come as `fe80::1%eth0`.
+        if address in (entry.address.partition("%")[0] for entry in entries):
+            return name
     return None
-
-
-def _ipv6_interfaces() -> dict[bytes, str]:
-    """Packed IPv6 address -> interface. The kernel's table: address, four numbers, name."""
-    table = Path("/proc/net/if_inet6")
-    lines = table.read_text().splitlines() if table.exists() else []
-    return {bytes.fromhex(line.split()[0]): line.split()[-1] for line in lines}

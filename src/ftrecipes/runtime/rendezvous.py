@@ -19,6 +19,7 @@ from ftrecipes.runtime.ranks import Ranks, is_loopback
 # To resolve MASTER_ADDR, and to reach it: torchrun's store is there before any rank starts.
 MASTER_SECONDS = 60
 _POLL_SECONDS = 0.1
+_SET_BY_TORCHRUN = "start with torchrun, which sets it, or set it on every rank"
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ def meet(ranks: Ranks, host: str, *, seconds: float) -> tuple[dist.Store, str]:
     name, port = _master()
     address = resolve(name, seconds=MASTER_SECONDS)
     if address is None:
-        raise _fault("MASTER_ADDR has no address on this machine", f"{name} on host {host}")
+        what = f"MASTER_ADDR is a name that host {host} knows no address of"
+        raise _fault(what, name, "the name or address of rank 0's machine", "give its IP address")
     if ranks.local_size < ranks.size:
         _check_loopback(name, address, ranks, host)
     # A run that torchrun starts again finds the keys of the one before it.
@@ -64,10 +66,12 @@ def meet(ranks: Ranks, host: str, *, seconds: float) -> tuple[dist.Store, str]:
 def _master() -> tuple[str, int]:
     name, port = (os.environ.get(variable, "") for variable in ("MASTER_ADDR", "MASTER_PORT"))
     if not name:
-        raise _fault("MASTER_ADDR is missing", "", "the name or address of rank 0's machine")
+        expected = "the name or address of rank 0's machine, on every rank"
+        raise _fault("MASTER_ADDR is missing", "", expected, _SET_BY_TORCHRUN)
     if not (port.isascii() and port.isdigit() and 0 < int(port[:9]) < 2**16):
         what = f"MASTER_PORT is {'wrong' if port else 'missing'}"
-        raise _fault(what, port and shown(port), "a number from 1 to 65535, the same on every rank")
+        expected = "a number from 1 to 65535, the same on every rank"
+        raise _fault(what, port and shown(port), expected, _SET_BY_TORCHRUN)
     return name, int(port)
 
 
@@ -102,7 +106,9 @@ def _connect(name: str, port: int, ranks: Ranks, host: str) -> dist.Store:
             do = "take a free port: MASTER_PORT=N, the same on every rank; 29400 to 29999 are usual"
             raise _fault(what, reason, do=do) from error
         if keeps:
-            raise _fault(f"rank 0 can not open {name}:{port} on host {host}", reason) from error
+            what = f"rank 0 can not open {name}:{port} on host {host}"
+            do = "give an address and a port that this machine may open to MASTER_ADDR, MASTER_PORT"
+            raise _fault(what, reason, do=do) from error
         raise _fault(
             f"rank {ranks.rank} on host {host} did not reach rank 0's machine at {name}:{port}"
             f" within {MASTER_SECONDS} seconds",
@@ -121,7 +127,7 @@ def _gather(
     try:
         if store.add(f"came/{ranks.rank}", 1) > 1:
             what = f"two processes say that they are rank {ranks.rank}; one is on {own.machine}"
-            raise _fault(what, "", "each RANK once")
+            raise _fault(what, "", "each RANK once", "start with torchrun, which numbers them")
         store.set(keys[ranks.rank], json.dumps(asdict(own)))
         deadline = time.monotonic() + seconds
         while not store.check(keys):
@@ -177,9 +183,9 @@ def _choose_interface(places: list[Place], own: Place, master: str) -> None:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
+    # What torch 2.13 says after that names addresses that nobody asked for.
+    return str(error).strip().partition("\n")[0].partition(". The client")[0]
 
 
 def _fault(what: str, got: str, expected: str = "", do: str = "") -> ConfigError:
-    do = do or "start with torchrun, which sets it, or set it on every rank"
     return ConfigError(Fault(what, got=got, expected=expected, do=do).text)

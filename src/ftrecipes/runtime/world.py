@@ -52,7 +52,7 @@ def start_world(device: str) -> World:
             "  do: add --enable_fsdp to train on all of them; else start with `--nproc_per_node 1`,"
             " or without torchrun"
         )
-    return World(*ranks[:3], device=_place(device, ranks))
+    return World(*ranks[:3], device=choose_device(device, ranks.local_rank))
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def open_world(device: str, *, enable_fsdp: bool, timeout_seconds: float) -> Ite
         yield start_world(device)
         return
     ranks = read_ranks()
-    place = _place(device, ranks)
+    place = choose_device(device, ranks.local_rank)
     _check_devices(place, ranks)
     host = socket.gethostname()
     store, machine = meet(ranks, host, seconds=timeout_seconds)
@@ -82,8 +82,12 @@ def open_world(device: str, *, enable_fsdp: bool, timeout_seconds: float) -> Ite
         dist.all_reduce(torch.zeros(1))
 
 
-def _place(device: str, ranks: Ranks) -> torch.device:
-    """The device of this process: `auto` or a type, and of several the one of its local rank."""
+def choose_device(device: str, local_rank: int) -> torch.device:
+    """The device that `device` means for this process: of several, that of its local rank.
+
+    `auto` is the accelerator that torch finds, else the CPU. Raises ConfigError when there is none
+    of that type.
+    """
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     kind = device if device != "auto" else (found.type if found else "cpu")
     if kind != "cpu" and (found is None or found.type != kind):
@@ -92,7 +96,7 @@ def _place(device: str, ranks: Ranks) -> torch.device:
             f"  got: {found.type if found else 'cpu only'}\n"
             "  do: leave --device out, or install a torch build for it"
         )
-    return torch.device(kind) if kind in ("cpu", "mps") else torch.device(kind, ranks.local_rank)
+    return torch.device(kind) if kind in ("cpu", "mps") else torch.device(kind, local_rank)
 
 
 def _check_devices(place: torch.device, ranks: Ranks) -> None:
