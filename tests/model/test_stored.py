@@ -142,26 +142,30 @@ def test_experts_packed_one_by_one_are_an_error(tmp_path):
         read(packed)
 
 
-def test_fp8_files_become_plain_weights(tmp_path):
-    """Blocks of float8 with one scale each; the product with the scale is exact in float32."""
+def fp8_folder(folder):
+    """Blocks of float8 with one scale each; the model whose weights they stand for.
+
+    The product with the scale is exact in float32.
+    """
     expected = tiny_models.build("llama", **SIZES)
-    expected.save_pretrained(tmp_path)
-    weights = load_file(tmp_path / "model.safetensors")
+    expected.save_pretrained(folder)
+    weights = load_file(folder / "model.safetensors")
     for name in [name for name in weights if name.endswith("_proj.weight")]:
         scale = weights[name].abs().max() / 448
         weights[name] = (weights[name] / scale).to(torch.float8_e4m3fn)
         weights[name.replace("weight", "weight_scale_inv")] = scale.reshape(1, 1)
         expected.get_parameter(name).data = weights[name].float() * scale
-    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    describe(tmp_path, quant_method="fp8", weight_block_size=[128, 128])
-    compare_plain(tmp_path, expected)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    describe(folder, quant_method="fp8", weight_block_size=[128, 128])
+    return expected
 
 
-def test_mxfp4_files_become_plain_weights(tmp_path):
-    """Experts of gpt-oss: two values a byte along the inputs, and a power of two for each 32."""
+def mxfp4_folder(folder):
+    """Experts of gpt-oss: two values a byte along the inputs, and a power of two for each 32; the
+    model whose weights they stand for."""
     expected = tiny_models.build("gpt_oss", **SIZES)
-    expected.save_pretrained(tmp_path)
-    weights = load_file(tmp_path / "model.safetensors")
+    expected.save_pretrained(folder)
+    weights = load_file(folder / "model.safetensors")
     generator = torch.Generator().manual_seed(0)
     for name in [name for name in weights if name.endswith(("gate_up_proj", "down_proj"))]:
         experts, inputs, outputs = weights.pop(name).shape
@@ -172,13 +176,15 @@ def test_mxfp4_files_become_plain_weights(tmp_path):
         weights[f"{name}_scales"] = scales
         values = torch.tensor(FP4)[codes.long()] * 2.0 ** (scales[..., None].float() - 127)
         expected.get_parameter(name).data = values.flatten(2).transpose(1, 2).contiguous()
-    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    describe(tmp_path, quant_method="mxfp4", modules_to_not_convert=["model.layers.*.self_attn"])
-    compare_plain(tmp_path, expected)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    describe(folder, quant_method="mxfp4", modules_to_not_convert=["model.layers.*.self_attn"])
+    return expected
 
 
-def compare_plain(folder, expected) -> None:
+@pytest.mark.parametrize("make", [fp8_folder, mxfp4_folder])
+def test_quantized_files_become_plain_weights(make, tmp_path):
     """Every weight, and a model that can be trained whole and saved as one with plain weights."""
+    folder, expected = tmp_path, make(tmp_path)
     model = read(folder, RunConfig())
     for name, parameter in expected.named_parameters():
         assert torch.equal(model.get_parameter(name), parameter), name

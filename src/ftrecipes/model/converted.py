@@ -12,11 +12,11 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import GgufConfig
@@ -63,21 +63,16 @@ def converted(source: ModelSource, precision: Precision) -> Path:
     if folder.is_dir():
         return folder
     log.info(f"{source.name} is converted once to safetensors files: {folder}")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(tempfile.mkdtemp(dir=folder.parent, suffix=".part"))
+    gguf = source.gguf_file is not None
+    weights = _of_gguf(source, paths[0], precision) if gguf else _of_bin(paths)
     try:
-        gguf = source.gguf_file is not None
-        _write(_of_gguf(source, paths[0], precision) if gguf else _of_bin(paths), unfinished)
-        with suppress(FileExistsError, IsADirectoryError):  # another process was first
-            os.rename(unfinished, folder)
-    except OSError as error:
-        if not folder.is_dir():
+        _write(weights, folder)
+    except (OSError, SafetensorError) as error:
+        if not folder.is_dir():  # unless another process was first
             raise ModelError(
                 f"{source.name} can not be converted to safetensors files in {folder}.\n"
                 f"  got: {error}\n  do: make room there, or set XDG_CACHE_HOME to another place"
             ) from error
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
     return folder
 
 
@@ -139,13 +134,24 @@ def _of_gguf(source: ModelSource, path: str, precision: Precision) -> Iterator[t
 
 
 def _write(weights: Iterable[tuple[str, Tensor]], folder: Path) -> None:
-    """Files of about _FILE_BYTES; a larger weight has one of its own."""
+    """The folder of all weights, moved to its place when it is whole."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(dir=folder.parent, suffix=".part"))
+    try:
+        for number, held in enumerate(_portions(weights)):
+            save_file(held, unfinished / f"{number:05}.safetensors")
+        os.rename(unfinished, folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _portions(weights: Iterable[tuple[str, Tensor]]) -> Iterator[dict[str, Tensor]]:
+    """Weights of _FILE_BYTES together; a larger one is a portion of its own."""
     held: dict[str, Tensor] = {}
-    num_files = 0
     for name, value in weights:
         if held and sum(part.nbytes for part in held.values()) + value.nbytes > _FILE_BYTES:
-            save_file(held, folder / f"{num_files:05}.safetensors")
-            held, num_files = {}, num_files + 1
+            yield held
+            held = {}
         # a copy: safetensors takes no weights that share memory
         held[name] = value.clone(memory_format=torch.contiguous_format)
-    save_file(held, folder / f"{num_files:05}.safetensors")
+    yield held

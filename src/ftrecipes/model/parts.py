@@ -48,7 +48,8 @@ class Parts:
         self.filled: set[str] = set()
         names = Counter(self._places.values())
         self._shared = {place for place in names if names[place] > 1}
-        self._first: dict[Place, Callable[[], Sliceable]] = {}  # what filled a shared place
+        # name that a shared place was filled by, and from what
+        self._first: dict[Place, tuple[str, Callable[[], Sliceable]]] = {}
 
     def missing(self, names: Collection[str]) -> set[str]:
         """What of the plain model is neither among `names` nor tied to one of them."""
@@ -81,10 +82,10 @@ class Parts:
         self.filled.add(name)
         place = self._places.get(name)
         if place in self._first:
-            self._check_same(name, source, self._first[place])
+            self._check_same(name, source, *self._first[place])
             return
         if place in self._shared:
-            self._first[place] = source
+            self._first[place] = (name, source)
         if name not in self._places:
             self._fill_buffer(name, shape, source)
         elif name not in self._packed:
@@ -164,7 +165,7 @@ class Parts:
         values = values if dtype == stored else values.to(dtype)
         return torch.empty(len(values), dtype=stored, device=self.device).copy_(values)
 
-    def _check_same(self, name: str, source: Callable, first: Callable) -> None:
+    def _check_same(self, name: str, source: Callable, other: str, first: Callable) -> None:
         """transformers would leave them untied then, against the config; so they can not be one."""
 
         def same() -> bool:
@@ -172,6 +173,6 @@ class Parts:
 
         if not self._reader.told(same):
             raise ModelError(
-                f"By the config {name} and {self._places[name].name} are one weight, but the files "
-                "hold two different ones.\n  do: set tie_word_embeddings to false in config.json"
+                f"By the config {other} and {name} are one weight, but the files hold two that "
+                "differ.\n  do: set tie_word_embeddings to false in config.json"
             )
