@@ -1,19 +1,20 @@
 """How a command ends: what is shown, and the exit code.
 
 0 done; 1 a fault of ours or of a library; 2 flags or configuration file; 3 data; 4 model or
-adapter; 5 saving or reading back; 6 training could not go on; 128 + n stopped by signal n (130:
-Ctrl-C).
+adapter; 5 saving or reading back; 6 training could not go on; 7 another process of the run died,
+failed or is stuck; 128 + n stopped by signal n (130: Ctrl-C).
 """
 
+import os
 import sys
 import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
 from ftrecipes.commands.screen import open_streams, show
-from ftrecipes.config.errors import ConfigError, RecipeError
+from ftrecipes.config.errors import ConfigError, PeerError, RecipeError
 from ftrecipes.config.help import help_text
-from ftrecipes.runtime.ranks import is_first
+from ftrecipes.runtime.ranks import Ranks, read_ranks
 from ftrecipes.runtime.signals import Stopped, stops_raised
 
 INTERRUPTED = 130
@@ -35,25 +36,60 @@ def end(action: Callable[[], object]) -> NoReturn:
     """Run `action` and leave the process with the exit code of how it ended.
 
     A user's mistake is shown as its message alone; the traceback is in the run folder when there is
-    one. Anything else is shown with its traceback.
+    one. Anything else is shown with its traceback. Of several processes each names its rank, and
+    what all of them find is told once a machine.
     """
-    try:
-        with stops_raised():
+    with stops_raised():
+        try:
             action()
-    except RecipeError as error:
-        notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
-        # Every rank finds the same fault of the settings: the first one tells it.
-        if is_first() or not isinstance(error, ConfigError):
-            sys.stderr.write(f"error: {error}{notes}\n")
-        sys.exit(error.exit_code)
-    except Stopped as stop:
-        sys.stderr.write(f"{stop}\n")
-        sys.exit(128 + stop.number)
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
-        sys.exit(INTERRUPTED)
-    except Exception:  # noqa: BLE001  the process ends here, with the traceback on the screen
-        traceback.print_exc()
-        sys.stderr.write("error: this is a fault of ftrecipes or of a library, not of the flags\n")
-        sys.exit(1)
+        except RecipeError as error:
+            if _tells(error):
+                notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
+                # The others' fault names their ranks; that of the settings is everyone's.
+                is_own = not isinstance(error, (ConfigError, PeerError))
+                sys.stderr.write(f"error: {_name() if is_own else ''}{error}{notes}\n")
+            _leave(error.exit_code)
+        except Stopped as stop:
+            if _ranks().local_rank == 0:
+                sys.stderr.write(f"{stop}\n")
+            _leave(128 + stop.number)
+        except KeyboardInterrupt:
+            sys.stderr.write("interrupted\n")
+            _leave(INTERRUPTED)
+        except Exception:  # noqa: BLE001  the process ends here, with the traceback on the screen
+            # In one piece: other processes write too.
+            sys.stderr.write(
+                f"{traceback.format_exc()}error: {_name()}this is a fault of ftrecipes or of a "
+                "library, not of the flags\n"
+            )
+            _leave(1)
     sys.exit(0)
+
+
+def _tells(error: RecipeError) -> bool:
+    if error.is_told is None and isinstance(error, ConfigError):
+        # Found before the processes could speak to each other, as a rule by all of a machine.
+        return _ranks().local_rank == 0
+    return not error.is_told
+
+
+def _name() -> str:
+    """The rank, where there are several."""
+    ranks = _ranks()
+    return f"rank {ranks.rank}: " if ranks.size > 1 else ""
+
+
+def _leave(code: int) -> NoReturn:
+    if _ranks().size > 1:
+        # The process group is broken: libraries that tidy up at exit may wait for the dead.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def _ranks() -> Ranks:
+    try:
+        return read_ranks()
+    except ConfigError:
+        return Ranks(0, 1, 0, 1)

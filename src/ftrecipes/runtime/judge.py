@@ -93,8 +93,8 @@ class Judge:
             for rank, report in self._neighbours.items()
         )
 
-    def look(self, *, idle_seconds: float, timeout_seconds: float) -> Finding | None:
-        """One look, after this rank has made no progress for `idle_seconds`."""
+    def look(self, own: Report, *, timeout_seconds: float) -> Finding | None:
+        """One look; `own` is what this rank reports now."""
         self._meet_neighbours()
         suspected = self._suspected is not None
         others = range(self._size) if suspected else (*self._neighbours, self._next)
@@ -103,23 +103,26 @@ class Judge:
         if found:
             return found
         if self._suspected is None:
-            if idle_seconds > timeout_seconds:
+            if own.idle_seconds > timeout_seconds:
                 self._suspected = (_IDLE, self._clock())
             elif self._is_silent(self._next, since=self._clock() - self._patience.silent):
                 self._suspected = (_SILENCE, self._clock())
             return None
-        return self._find_suspect(timeout_seconds)
+        return self._find_suspect(own, timeout_seconds)
 
     def _meet_neighbours(self) -> None:
         for rank, report in list(self._post.reports.items()):
             if rank in self._neighbours or rank == self._me.rank:
                 continue
             # Seen alive once: whatever two machines have in common, not that.
-            if report.place == self._me.place != "" and self._is_alive(report):
+            if self._is_here(report):
                 self._neighbours[rank] = report
 
     def _is_alive(self, report: Report) -> bool:
         return processes.started(report.pid) == report.started
+
+    def _is_here(self, report: Report) -> bool:
+        return report.place == self._me.place != "" and self._is_alive(report)
 
     def _lives(self, rank: int) -> bool:
         return rank in self._neighbours and self._is_alive(self._neighbours[rank])
@@ -169,7 +172,7 @@ class Judge:
             return False
         return self._post.moved_at[rank] < since
 
-    def _find_suspect(self, timeout_seconds: float) -> Finding | None:
+    def _find_suspect(self, own: Report, timeout_seconds: float) -> Finding | None:
         reason, began = self._suspected
         if self._clock() - began <= self._patience.second_look:
             return None
@@ -177,7 +180,9 @@ class Judge:
         since = began + self._patience.second_look / 2
         silent = [rank for rank in range(self._size) if self._is_silent(rank, since=since)]
         heard = {r.place for n, r in self._post.reports.items() if n not in silent and not r.left}
+        heard.discard(self._me.place)
         gone = [self._post.reports[n] for n in silent if self._post.reports[n].place not in heard]
+        gone = [report for report in gone if not self._is_here(report)]
         early = [r for r in self._post.reports.values() if r.left and r.rank != self._me.rank]
         self._suspected = None
         if gone:
@@ -186,7 +191,7 @@ class Judge:
             return findings.gone_early(early[0])
         if reason == _IDLE:
             marks = dict.fromkeys(silent, "no sign of life") | self._stopped()
-            reports = self._post.reports
+            reports = self._post.reports | {own.rank: own}
             return findings.stuck(reports, size=self._size, marks=marks, seconds=timeout_seconds)
         return None
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from torch.distributed import Store
 
 FINDING = "watch/finding"
+THERE = "watch/there"
 
 
 class Post(threading.Thread):
@@ -46,9 +47,14 @@ class Post(threading.Thread):
         self._clock = clock
         self._seconds = seconds
         self._draft: Finding | None = None
-        self._all_there = False
+        self._is_there = self._all_there = False
         self._wake = threading.Event()
         self._closing = threading.Event()
+
+    @property
+    def all_there(self) -> bool:
+        """Whether every rank has reported once."""
+        return self._all_there
 
     def publish(self, finding: Finding) -> None:
         """Make `finding` that of the run, unless there is one; `self.finding` tells which it is."""
@@ -77,7 +83,8 @@ class Post(threading.Thread):
                 self._wake.clear()
                 self._exchange(store)
                 if not self._closing.is_set():
-                    self._wake.wait(self._seconds)
+                    # At first fast: a rank that dies before it was seen alive is missed late.
+                    self._wake.wait(self._seconds if self._all_there else self._seconds / 10)
         except DistError:
             # A broken connection is not mended; what it means the watch decides.
             return
@@ -92,11 +99,12 @@ class Post(threading.Thread):
         # After the finding: who has left without a word of it has died.
         report = self._report()
         store.set(_key(report.rank), report.to_json())
-        if not self._all_there:
-            self._all_there = store.check([_key(rank) for rank in self._all])
-            asked = self._all if self._all_there else self._present(store)
-        else:
+        if self._all_there:
             asked = sorted(self.wanted)
+        else:
+            there = store.add(THERE, 0 if self._is_there else 1)
+            self._is_there, self._all_there = True, there == len(self._all)
+            asked = self._all if self._all_there else self._present(store)
         self._read(store, asked, began)
         self.contact_at = self._clock()
         self.rounds += 1

@@ -104,13 +104,13 @@ class Watcher(threading.Thread):
         # torchrun stops the rest as soon as one process has ended: no news any more.
         ignore_stops()
         found = self._explain(error)
-        if found is None and self._own is None and not isinstance(error, PeerError):
-            self._left = str(error) or "stopped"
-        self._wait_for_others(self._patience.second_look)
+        is_stop = found is None and self._own is None and error is not self._peer_error
+        self._left = (str(error) or "stopped") if is_stop else findings.WITH_THE_RUN
+        self._take_leave(self._patience.second_look)
         return found
 
     def _explain(self, error: BaseException) -> PeerError | None:
-        if isinstance(error, PeerError):
+        if error is self._peer_error:
             return None
         if isinstance(error, KeyboardInterrupt):
             looks, rounds = self._looks + 2, self._post.rounds + 2
@@ -145,7 +145,7 @@ class Watcher(threading.Thread):
         self._closing.set()
         self._wake.set()
         self.join(self._patience.second_look)
-        self._wait_for_others(self._patience.store)
+        self._take_leave(self._patience.store)
         self._post.close()
         self._post.join(self._patience.second_look)
 
@@ -159,7 +159,8 @@ class Watcher(threading.Thread):
             else:
                 self._press(*self._ending)
             self._looks += 1
-            self._wake.wait(self._patience.look)
+            seconds = self._patience.look
+            self._wake.wait(seconds if self._post.all_there else seconds / 10)
 
     def _look(self) -> None:
         if self._post.finding is not None:
@@ -171,11 +172,10 @@ class Watcher(threading.Thread):
             if self._clock() - drafted_at > 3 * self._patience.look:
                 self._take(finding)
             return
-        idle_seconds = self._clock() - self._progress_at
-        finding = self._judge.look(
-            idle_seconds=0.0 if self._is_leaving else idle_seconds,
-            timeout_seconds=self._timeout_seconds,
-        )
+        own = self._report()
+        if self._is_leaving:
+            own = replace(own, idle_seconds=0.0)
+        finding = self._judge.look(own, timeout_seconds=self._timeout_seconds)
         if finding is not None:
             self._draft = finding, self._clock()
             self._post.publish(finding)
@@ -221,10 +221,13 @@ class Watcher(threading.Thread):
         nothing = self._judge.is_calm and self._draft is None and self._post.finding is None
         return nothing or self._ending is not None
 
-    def _wait_for_others(self, seconds: float) -> None:
-        """Rank 0 leaves last where it can: the store may live in its process."""
+    def _take_leave(self, seconds: float) -> None:
+        """Go when the others can read how; rank 0 last, as the store may live in its process."""
+        rounds = self._post.rounds + 2
+        self._wait(lambda: self._post.rounds >= rounds, seconds=3 * self._patience.look)
         if self._me.rank == 0:
-            self._post.wanted = frozenset(range(1, self._size))
+            gone = self._ending[0].ranks if self._ending else ()
+            self._post.wanted = frozenset(range(1, self._size)) - set(gone)
             self._wait(self._others_left, seconds=seconds)
 
     def _others_left(self) -> bool:
