@@ -24,12 +24,12 @@ def warn_of_unreached(
     model reads past their adapters: none fails, and none shows in the loss. One forward and
     backward of the rows, int64 [T] each, by all ranks; the gradients are dropped.
     """
+    trained = dict(trainable_parameters(model))  # now: a forward puts gathered ones in their places
     ids = torch.cat(samples)
     labels = torch.cat([row.index_fill(0, row.new_zeros(1), IGNORED) for row in samples])
     engine.accumulate(is_last=True)
     with torch.enable_grad():
         loss = route.loss_sum(model, ids, labels, tuple(len(row) for row in samples))
-    trained = dict(trainable_parameters(model))
     if trained:
         with torch.autocast(ids.device.type, enabled=False):  # it is for forwards only
             loss.backward()
