@@ -83,6 +83,27 @@ def _known_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None
     return rows if tokenizer is None else min(rows, vocabulary_size(tokenizer))
 
 
+def add_to_skeleton(
+    skeleton: PreTrainedModel,
+    config: RunConfig,
+    precision: Precision,
+    *,
+    new_token_ids: Sequence[int] = (),
+    tokenizer: PreTrainedTokenizerBase | None = None,
+) -> peft.PeftModelForCausalLM:
+    """The same for a model on the meta device, where the adapter stays too.
+
+    Nothing is read of an adapter to go on from but names and shapes: `initialise_adapter` gives its
+    values once the model is sharded.
+    """
+    with torch.device("meta"), warnings.catch_warnings():
+        # weights of an adapter are tried for their names and shapes
+        warnings.filterwarnings("ignore", ".*copying from a non-meta parameter")
+        return add_adapters(
+            skeleton, config, precision, new_token_ids=new_token_ids, tokenizer=tokenizer
+        )
+
+
 def rehearse_adapters(
     sketch: PreTrainedModel,
     config: RunConfig,
@@ -92,10 +113,7 @@ def rehearse_adapters(
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> None:
     """Raise what `add_adapters` would raise, on a model without weights (see `sketch_model`)."""
-    with torch.device("meta"), warnings.catch_warnings():
-        # weights of an adapter are tried for their names and shapes
-        warnings.filterwarnings("ignore", ".*copying from a non-meta parameter")
-        add_adapters(sketch, config, precision, new_token_ids=new_token_ids, tokenizer=tokenizer)
+    add_to_skeleton(sketch, config, precision, new_token_ids=new_token_ids, tokenizer=tokenizer)
 
 
 def train_everything(

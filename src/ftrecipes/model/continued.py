@@ -1,17 +1,21 @@
 """An adapter to go on from: its settings and weights become the one adapter of a model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import peft
 import torch
-from peft.utils import load_peft_weights, set_peft_model_state_dict
+from peft.utils import (
+    get_peft_model_state_dict,
+    load_peft_weights,
+    set_peft_model_state_dict,
+)
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from ftrecipes.config.adapter_folder import METHODS
 from ftrecipes.config.errors import ModelError
-from ftrecipes.model.module_names import is_whole
+from ftrecipes.model.module_names import canonical_name, is_whole
 from ftrecipes.runtime import log
 
 # Initialisations that leave the base as it is, or that are repeated exactly
@@ -95,6 +99,22 @@ def load_weights(model: peft.PeftModel, folder: str) -> None:
             f"  without a place: {', '.join(result.unexpected_keys[:3]) or 'none'}\n"
             "  do: check that the folder is complete and that --model_name is its base model"
         )
+
+
+def saved_values(model: peft.PeftModel, folder: str) -> Iterator[tuple[str, Tensor]]:
+    """(canonical name, whole value on the CPU) of each parameter that is trained, from the file.
+
+    For a model whose own values are not there: `load_weights` has found that all of them are in the
+    file. Of LoRA and IA3 only; other methods keep parameters in other forms.
+    """
+    live = {canonical_name(name): parameter for name, parameter in model.named_parameters()}
+    names = {id(parameter): name for name, parameter in live.items() if parameter.requires_grad}
+    places = get_peft_model_state_dict(model, live, save_embedding_layers=False)
+    weights = load_peft_weights(folder, device="cpu")
+    for saved, parameter in places.items():
+        if id(parameter) in names:
+            yield names.pop(id(parameter)), weights[saved]
+    assert not names, f"trained and not saved: {sorted(names.values())}"
 
 
 def _base_weights(model: peft.PeftModel, weights: Mapping[str, Tensor], folder: str) -> set[str]:
