@@ -166,6 +166,10 @@ def test_shell_scripts_parse():
 # --- lines of README, docs and recipes
 
 
+OURS = re.compile(
+    r"\bftrecipes [a-z]|\brecipes/((finetuning/)?finetuning\.py|multi_node/(slurm|ssh)\.sh)"
+)
+NEEDED = ["--model_name", "owner/model", "--dataset", "owner/data", "--output_dir", "out"]
 # Between ``` fences, or indented by four blanks.
 BLOCK = re.compile(r"(?:^```\w*\n(?:.*\n)*?^```|(?:^ {4}.*\n)+)", re.MULTILINE)
 
@@ -177,10 +181,14 @@ def documented() -> Iterator[tuple[str, str]]:
         (page, block) for page in pages for block in BLOCK.findall(page.read_text(encoding="utf-8"))
     ]
     scripts = [*sorted(ROOT.glob("*.sh")), *sorted((ROOT / "recipes").rglob("*.sh"))]
-    blocks += [(script, script.read_text(encoding="utf-8")) for script in scripts]
+    # What stands further in than a comment's words is a command to copy.
+    blocks += [
+        (script, re.sub(r"^#   ", "", script.read_text(encoding="utf-8"), flags=re.MULTILINE))
+        for script in scripts
+    ]
     for path, block in blocks:
         for line in block.replace("\\\n", " ").splitlines():
-            if re.search(r"\bftrecipes [a-z]|\brecipes/(finetuning/)?finetuning\.py", line):
+            if OURS.search(line):
                 yield str(path.relative_to(ROOT)), line.strip()
 
 
@@ -188,8 +196,13 @@ def own_words(line: str) -> tuple[type, list[str]] | None:
     """The configuration class and flags of a command line; None for a comment."""
     words = shlex.split(line, comments=True)
     for position, word in enumerate(words):
-        if word.endswith("finetuning.py"):
-            return RunConfig, words[position + 1 :]
+        rest = words[position + 1 :]
+        if word.endswith("multi_node/ssh.sh"):  # its own options end with --
+            return RunConfig, ["--enable_fsdp", *rest[rest.index("--") + 1 :]]
+        if word.endswith("multi_node/slurm.sh"):
+            return RunConfig, ["--enable_fsdp", *rest]
+        if word.endswith("finetuning.py"):  # a script hands the flags of a run on
+            return RunConfig, [*rest[:-1], *NEEDED] if rest[-1:] == ["$@"] else rest
         if word.endswith("ftrecipes") and words[position + 1 :]:
             command = words[position + 1]
             assert command in COMMANDS, line
@@ -209,8 +222,10 @@ DOCUMENTED = [(path, line) for path, line in documented() if own_words(line)]
 
 
 def test_documented_commands_were_seen():
-    assert len(DOCUMENTED) >= 13
-    assert {"quickstart.sh", "README.md"} <= {path for path, _ in DOCUMENTED}
+    assert len(DOCUMENTED) >= 20
+    seen = [path for path, _ in DOCUMENTED]
+    assert {"quickstart.sh", "README.md", "docs/multinode.md"} <= set(seen)
+    assert [seen.count(f"recipes/multi_node/{name}.sh") for name in ("slurm", "ssh")] == [2, 2]
 
 
 @pytest.mark.parametrize(("path", "line"), DOCUMENTED)
