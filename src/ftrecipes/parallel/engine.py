@@ -23,8 +23,8 @@ from ftrecipes.runtime.shares import Share
 class Engine(Protocol):
     """One step of training as seen by the code that computes it.
 
-    All ranks call `run`, `run_head`, `gather` and `sum` in the same order; the other members are
-    local.
+    All ranks call `run`, `run_head`, `accumulate`, `gather` and `sum` in the same order; the other
+    members are local.
     """
 
     share: Share
@@ -55,7 +55,8 @@ class Engine(Protocol):
     def accumulate(self, is_last: bool) -> None:
         """Before each micro-batch: whether its backward sums the gradients of this step over ranks.
 
-        The others keep theirs, whole and in float32, until that one adds its own.
+        The others keep theirs, whole and in float32, until that one adds its own. Called by all
+        ranks with the same.
         """
 
     def local(self, tensor: Tensor) -> Tensor:
@@ -65,7 +66,10 @@ class Engine(Protocol):
         """All rows of a parameter or gradient, on every rank of the shard group."""
 
     def settle(self) -> None:
-        """Put every parameter back into shares, whatever ran before (a backward included)."""
+        """Put every parameter back into shares, also after a backward that failed.
+
+        What that one had not summed yet is lost, but for what earlier micro-batches left.
+        """
 
     def sum(self, tensor: Tensor) -> Tensor:
         """The tensor, summed in place over all ranks of the world."""
@@ -125,7 +129,9 @@ class Sharded:
         self.shard_group = mesh.get_group("shard")
         self.replicas = mesh["replicate"].size() if "replicate" in names else 1
         self.squares_weight = 1.0 / self.replicas
-        self._running = False
+        self._trained = _that_train(self.units)
+        self._reached = False  # whether each of them was gathered at least once
+        self._running = self._entered = False
         self._enter_root = _entrance(self.root)
         self._enter_head = _entrance(head) if head is not None else _call
 
@@ -135,14 +141,23 @@ class Sharded:
         with self._recovering():
             result = self._enter_root(fn, *args)
         if not torch.is_grad_enabled():
-            self.settle()
+            for unit in self.units:
+                unit.reshard()
         return result
 
     def run_head(self, fn: Callable[..., Any], *args: Any) -> Any:
         return self._enter_head(fn, *args)
 
     def accumulate(self, is_last: bool) -> None:
-        self.root.set_requires_gradient_sync(is_last)
+        if not is_last and not self._reached:
+            # torch 2.13 keeps the gradients of this micro-batch with the gathered parameters, and
+            # fails where there never were any: in parts for images, say, that no text reaches.
+            self._reached = True
+            for unit in self._trained:
+                unit.unshard()
+                unit.reshard()
+        for unit in self._trained:
+            unit.set_requires_gradient_sync(is_last, recurse=False)
 
     def local(self, tensor: Tensor) -> Tensor:
         return tensor.to_local() if isinstance(tensor, DTensor) else tensor
@@ -151,8 +166,11 @@ class Sharded:
         return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
     def settle(self) -> None:
-        for unit in self.units:
-            unit.reshard()
+        for parameter in self.root.parameters():
+            if not isinstance(parameter, DTensor):  # gathered, and with what a backward left
+                parameter.grad = None
+        if self._entered:
+            self.root.reset_iter_state()
 
     def sum(self, tensor: Tensor) -> Tensor:
         dist.all_reduce(tensor)
@@ -161,14 +179,26 @@ class Sharded:
     @contextmanager
     def _recovering(self):
         """After an exception FSDP does not know what it was doing; the next forward is another."""
-        self._running = True
+        self._running = self._entered = True
         try:
             yield
         except BaseException:
-            self.root.reset_iter_state()
+            self.settle()
             raise
         finally:
             self._running = False
+
+
+def _that_train(units: Sequence[FSDPModule]) -> list[FSDPModule]:
+    """Units with a trained parameter of their own, not only in those before them."""
+    taken: set[int] = set()
+    found = []
+    for unit in units:
+        own = {id(p): p for p in unit.parameters() if id(p) not in taken}
+        taken |= own.keys()
+        if any(parameter.requires_grad for parameter in own.values()):
+            found.append(unit)
+    return found
 
 
 def _call(fn: Callable[..., Any], *args: Any) -> Any:

@@ -1,0 +1,36 @@
+"""Three ranks: no first dimension of these models is a multiple of three, and some are smaller."""
+
+from ftrecipes.config.sections import FsdpConfig
+from tests.distributed.sharded import Case, assert_steps_equal, cut
+
+
+def check_some_shares_are_empty(folder):
+    cutting = cut(Case())
+    lengths = [len(rows) for rows in cutting.engine.share.all_rows(4)]
+    assert lengths == [2, 2, 0]
+    factors = [p for n, p in cutting.model.named_parameters() if "lora_A" in n]
+    assert {len(cutting.engine.local(p)) for p in factors} == {lengths[cutting.engine.share.index]}
+
+
+def check_full(folder):
+    assert_steps_equal(Case(peft=(), recomputing=True), accumulation=2)
+
+
+def check_full_tied(folder):
+    assert_steps_equal(Case("llama_tied", peft=()), accumulation=1)
+
+
+def check_lora(folder):
+    assert_steps_equal(Case(recomputing=True), accumulation=2)
+
+
+def check_qlora(folder):
+    assert_steps_equal(Case(storage="uint8", recomputing=True), accumulation=2)
+
+
+def check_lora_offloaded(folder):
+    assert_steps_equal(Case(fsdp=FsdpConfig(cpu_offload=True)), accumulation=2)
+
+
+def check_ranks_without_rows(folder):
+    assert_steps_equal(Case(), accumulation=2, num_rows=1)
