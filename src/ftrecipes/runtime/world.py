@@ -78,8 +78,6 @@ def open_world(device: str, *, enable_fsdp: bool, timeout_seconds: float) -> Ite
         group.enter_context(_process_group(store, ranks, place, seconds=limit))
         who = {"device": place, "machine": machine, "host": host}
         yield World(**ranks._asdict(), **who, store=store, watch=watch)
-        watch.phase("wait for the other processes to end")
-        dist.all_reduce(torch.zeros(1))
 
 
 def choose_device(device: str, local_rank: int) -> torch.device:
@@ -163,7 +161,4 @@ def _process_group(
         if place.type == "cpu" or ranks.size == 1:
             dist.destroy_process_group()
         raise
-    # Rank 0 may keep the store, which the watches of the others use: nobody leaves before all of
-    # them have ended.
-    dist.all_reduce(torch.zeros(1))
     dist.destroy_process_group()
