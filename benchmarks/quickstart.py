@@ -26,12 +26,13 @@ import transformers
 from ftrecipes.config.parse import parse
 from ftrecipes.data.loader import Loader
 from ftrecipes.data.splits import read_splits
-from ftrecipes.finetuning import build_model, settle_precision
+from ftrecipes.finetuning import settle_precision
 from ftrecipes.model.resolve import load_tokenizer, resolve_source
 from ftrecipes.optim.schedule import Schedule, build_schedule, count_steps
 from ftrecipes.runtime import log
 from ftrecipes.runtime.seed import seed_everything
 from ftrecipes.runtime.world import start_world
+from ftrecipes.train.assemble import build_model
 from ftrecipes.train.build import open_training
 from ftrecipes.train.state import TrainState
 from ftrecipes.train.step import train_step
@@ -109,7 +110,7 @@ def build(steps: int, folder: str):
     tokenizer = load_tokenizer(source)
     rows, _ = read_splits(config, tokenizer)
     precision = settle_precision(config, source, world)
-    model = build_model(config, source, precision, world, tokenizer=tokenizer)
+    model, _ = build_model(config, source, precision, world, tokenizer=tokenizer)
     return config, rows, model, tokenizer, world, precision
 
 

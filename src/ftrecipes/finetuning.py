@@ -4,18 +4,20 @@
 it are imported inside the stages, because settings are checked before anything heavy is loaded.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fire.decorators import SetParseFn
 
 from ftrecipes.config.adapter_folder import method_of, virtual_tokens
-from ftrecipes.config.errors import ConfigError, DataError
+from ftrecipes.config.check_fsdp import storage_fault
+from ftrecipes.config.errors import ConfigError
 from ftrecipes.config.parse import parse, to_mapping
 from ftrecipes.config.precision import (
     Precision,
     cpu_has_bfloat16,
+    policy_dtype,
     precision_warnings,
     resolve_precision,
 )
@@ -23,10 +25,11 @@ from ftrecipes.config.schema import RunConfig
 from ftrecipes.runtime import log
 
 if TYPE_CHECKING:
-    from peft import PeftModel
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from torch.distributed.device_mesh import DeviceMesh
+    from transformers import PreTrainedTokenizerBase
 
     from ftrecipes.checkpoint.record import RunRecord
+    from ftrecipes.data.prompts import Prompt
     from ftrecipes.data.rows import TokenRows
     from ftrecipes.model.resolve import ModelSource
     from ftrecipes.runtime.world import World
@@ -48,72 +51,137 @@ def main(*stray: str, **flags: object) -> None:
 
 
 def run(config: RunConfig) -> "TrainState":
-    """Train as `config` says, leave the result in `output_dir`, return where training ended."""
+    """Train as `config` says, leave the result in `output_dir`, return where training ended.
+
+    Every process that torchrun started calls it, with the same settings.
+    """
     from ftrecipes.checkpoint.record import record_run
-    from ftrecipes.checkpoint.result import Result, rehearse_saving
-    from ftrecipes.data.prompts import read_prompts
-    from ftrecipes.model.resolve import load_tokenizer, resolve_source, settle_quantization
-    from ftrecipes.model.vocabulary import add_new_tokens
     from ftrecipes.optim.optimizer import check_device
+    from ftrecipes.parallel.mesh import build_mesh
+    from ftrecipes.runtime.nodes import check_same, check_shared_folder
+    from ftrecipes.runtime.watch import told_by
+    from ftrecipes.runtime.world import open_world
+
+    train = config.train
+    # Absolute, because a custom data set may change the working directory.
+    folder = Path(train.output_dir).expanduser().absolute()
+    with open_world(
+        train.device, enable_fsdp=train.enable_fsdp, timeout_seconds=config.fsdp.timeout_seconds
+    ) as world:
+        check_same(world, settings=to_mapping(config))
+        check_device(train.optimizer, world.device.type)
+        mesh = build_mesh(config.fsdp, world) if train.enable_fsdp else None
+        with record_run(
+            folder, settings=to_mapping(config), origins=config.origins, world=world
+        ) as record:
+            world.watch.at_end(lambda reason: record.end("failed", error=reason))
+            with told_by(world.watch):
+                check_shared_folder(world, folder)
+                return run_recorded(config, world, mesh, record=record, folder=folder)
+
+
+def run_recorded(
+    config: RunConfig,
+    world: "World",
+    mesh: "DeviceMesh | None",
+    *,
+    record: "RunRecord",
+    folder: Path,
+) -> "TrainState":
+    """The story from the model's name to the result; `record` notes what goes in."""
+    from ftrecipes.checkpoint.result import Result, rehearse_saving
     from ftrecipes.report.trackers import rehearse_trackers
+    from ftrecipes.runtime.nodes import check_same, first_on_machine
     from ftrecipes.runtime.seed import seed_everything
-    from ftrecipes.runtime.world import start_world
+    from ftrecipes.train.assemble import build_model, rehearse
     from ftrecipes.train.run import train_and_save
 
-    world = start_world(config.train.device)
-    check_device(config.train.optimizer, world.device.type)
-    # Absolute, because a custom data set may change the working directory.
-    folder = Path(config.train.output_dir).expanduser().absolute()
-    with record_run(
-        folder,
-        settings=to_mapping(config),
-        origins=config.origins,
-        world={"size": world.size, "device": str(world.device)},
-    ) as record:
-        rehearse_trackers(config, rank=world.rank)
-        seed_everything(config.train.seed)
-        source = resolve_source(
-            config.train.model_name,
-            config.train.tokenizer_name,
-            trust_remote_code=config.train.trust_remote_code,
-        )
-        config = settle_quantization(config, source)
-        tokenizer = load_tokenizer(source)
-        add_new_tokens(tokenizer, config.train.new_tokens)
-        record.add(**fingerprints(source, tokenizer))
-        config = settle_context_length(config, source)
-        precision = settle_precision(config, source, world)
-        rows, val_rows = splits = read_rows(config, tokenizer, record)
-        prompts = read_prompts(config.samples, tokenizer, limit=position_limit(config, source))
-        highest_id = max(
-            *(int(split.input_ids.max()) for split in splits if split),
-            *(max(prompt.ids) for prompt in prompts),
-            0,
-        )
-        rehearse(config, source, precision, highest_id=highest_id, tokenizer=tokenizer)
-        model = build_model(config, source, precision, world, tokenizer=tokenizer)
-        keeps_best = config.saving.best and val_rows is not None
-        rehearse_saving(config, model, tokenizer, folder, keeps_best=keeps_best)
-        return train_and_save(
-            Result(config, model, tokenizer, source.location),
-            *(rows, val_rows, prompts),
-            folder=folder,
-            record=record,
-            precision=precision,
-            world=world,
-        )
+    rehearse_trackers(config, rank=world.rank)
+    seed_everything(config.train.seed)
+    world.watch.phase("reading model files and rows")
+    with first_on_machine(world):
+        given = read_inputs(config)
+    config = given.config
+    check_same(world, **given.fingerprints)
+    record.add(**given.fingerprints)
+    precision = settle_precision(config, given.source, world)
+    rehearse(
+        *(config, given.source, precision),
+        highest_id=given.highest_id,
+        tokenizer=given.tokenizer,
+    )
+    world.watch.phase("loading the model")
+    model, engine = build_model(
+        *(config, given.source, precision, world), mesh=mesh, tokenizer=given.tokenizer
+    )
+    result = Result(
+        *(config, model, given.tokenizer, given.source.location), engine=engine, world=world
+    )
+    rehearse_saving(result, folder, keeps_best=config.saving.best and given.val_rows is not None)
+    return train_and_save(
+        *(result, given.rows, given.val_rows, given.prompts),
+        folder=folder,
+        record=record,
+        precision=precision,
+    )
 
 
-def fingerprints(source: "ModelSource", tokenizer: "PreTrainedTokenizerBase") -> dict[str, str]:
-    """What run.json keeps of model and tokenizer, to tell later whether they are the same."""
-    from ftrecipes.checkpoint.record import fingerprint
-    from ftrecipes.model.resolve import identity
+@dataclass(frozen=True)
+class Inputs:
+    """What a run starts from: all but the weights. `config` has what model and files settle."""
 
-    parts = (tokenizer.get_vocab(), tokenizer.chat_template, tokenizer.special_tokens_map)
-    return {
-        "model_fingerprint": fingerprint(identity(source)),
-        "tokenizer_fingerprint": fingerprint(*parts),
-    }
+    config: RunConfig
+    source: "ModelSource"
+    tokenizer: "PreTrainedTokenizerBase"
+    rows: "TokenRows"
+    val_rows: "TokenRows | None"
+    prompts: "list[Prompt]"
+
+    @property
+    def highest_id(self) -> int:
+        """Of all token ids of rows and prompts."""
+        splits = [split for split in (self.rows, self.val_rows) if split]
+        ids = [int(split.input_ids.max()) for split in splits]
+        return max(*ids, *(max(prompt.ids) for prompt in self.prompts), 0)
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """What tells later whether model, tokenizer and rows are the same."""
+        from ftrecipes.checkpoint.record import fingerprint
+        from ftrecipes.model.resolve import identity
+
+        tokenizer = self.tokenizer
+        words = (tokenizer.get_vocab(), tokenizer.chat_template, tokenizer.special_tokens_map)
+        found = {
+            "model_fingerprint": fingerprint(identity(self.source)),
+            "tokenizer_fingerprint": fingerprint(*words),
+        }
+        for split, rows in (("train", self.rows), ("validation", self.val_rows)):
+            if rows is not None:
+                arrays = (rows.input_ids, rows.labels, rows.offsets)
+                parts = (memoryview(array).cast("B") for array in arrays)
+                found[f"{split}_fingerprint"] = fingerprint(*parts)
+        return found
+
+
+def read_inputs(config: RunConfig) -> Inputs:
+    """Model files but for the weights, tokenizer, rows and prompts; what hubs have is fetched."""
+    from ftrecipes.data.prompts import read_prompts
+    from ftrecipes.data.splits import read_splits
+    from ftrecipes.model.resolve import load_tokenizer, resolve_source, settle_quantization
+    from ftrecipes.model.vocabulary import add_new_tokens
+
+    train = config.train
+    source = resolve_source(
+        *(train.model_name, train.tokenizer_name), trust_remote_code=train.trust_remote_code
+    )
+    config = settle_quantization(config, source)
+    tokenizer = load_tokenizer(source)
+    add_new_tokens(tokenizer, train.new_tokens)
+    config = settle_context_length(config, source)
+    rows, val_rows = read_splits(config, tokenizer)
+    prompts = read_prompts(config.samples, tokenizer, limit=position_limit(config, source))
+    return Inputs(config, source, tokenizer, rows, val_rows, prompts)
 
 
 def settle_context_length(config: RunConfig, source: "ModelSource") -> RunConfig:
@@ -140,7 +208,10 @@ def position_limit(config: RunConfig, source: "ModelSource") -> int | None:
 
 
 def settle_precision(config: RunConfig, source: "ModelSource", world: "World") -> Precision:
-    """The dtypes of this run on this device, with a warning where they will be slow."""
+    """The dtypes of this run on this device, with a warning where they will be slow.
+
+    Raises ConfigError when sharding would cast packed weights.
+    """
     kind = world.device.type
     precision = resolve_precision(
         config, device_type=kind, checkpoint_dtype=source.checkpoint_dtype
@@ -149,100 +220,8 @@ def settle_precision(config: RunConfig, source: "ModelSource", world: "World") -
         precision, device_type=kind, cpu_has_bfloat16=cpu_has_bfloat16()
     ):
         log.warning(warning)
+    casts = policy_dtype(precision) is not None
+    fault = storage_fault(config, precision, casts=casts)
+    if fault is not None:
+        raise ConfigError(fault.text)
     return precision
-
-
-def read_rows(
-    config: RunConfig, tokenizer: "PreTrainedTokenizerBase", record: "RunRecord"
-) -> "tuple[TokenRows, TokenRows | None]":
-    """Training and validation rows as tokens and labels; a fault in them ends the run here."""
-    from ftrecipes.checkpoint.record import fingerprint
-    from ftrecipes.data.splits import read_splits
-
-    splits = read_splits(config, tokenizer)
-    for split, rows in zip(("train", "validation"), splits, strict=True):
-        if rows is None:
-            continue
-        log.info(
-            f"{split}: {len(rows)} rows of {rows.input_ids.size} positions, "
-            f"{rows.num_tokens} of them trained tokens"
-        )
-        for line in rows.report:
-            log.warning(f"{split}: {line}")
-        arrays = (rows.input_ids, rows.labels, rows.offsets)
-        record.add(
-            **{f"{split}_fingerprint": fingerprint(*(memoryview(a).cast("B") for a in arrays))}
-        )
-    patience = config.train.early_stopping_patience
-    if splits[1] is None and patience:
-        raise DataError(
-            f"--early_stopping_patience {patience}: there are no validation rows to stop by.\n"
-            "  do: name some with --data.val_file, or cut some off with --data.val_fraction"
-        )
-    if splits[1] is None and config.train.run_validation:
-        log.info(
-            "there are no validation rows, so nothing is evaluated (--data.val_fraction or "
-            "--data.val_file makes some)"
-        )
-    return splits
-
-
-def rehearse(
-    config: RunConfig,
-    source: "ModelSource",
-    precision: Precision,
-    *,
-    highest_id: int,
-    tokenizer: "PreTrainedTokenizerBase",
-) -> None:
-    """Find out on a model without weights what would fail once the real ones are read.
-
-    `highest_id` is that of all rows and prompts.
-    """
-    from ftrecipes.model.adapters import rehearse_adapters, train_everything
-    from ftrecipes.model.load import sketch_model
-    from ftrecipes.model.resolve import check_vocabulary
-    from ftrecipes.model.vocabulary import resize
-
-    sketch = sketch_model(source)
-    new_token_ids = resize(sketch, tokenizer, config)
-    check_vocabulary(highest_id, sketch)
-    if config.train.use_peft:
-        rehearse_adapters(
-            sketch, config, precision, new_token_ids=new_token_ids, tokenizer=tokenizer
-        )
-    else:
-        train_everything(sketch, precision, frozen_blocks=frozen_blocks(config))
-
-
-def build_model(
-    config: RunConfig,
-    source: "ModelSource",
-    precision: Precision,
-    world: "World",
-    *,
-    tokenizer: "PreTrainedTokenizerBase",
-) -> "PreTrainedModel | PeftModel":
-    """The model on its device, quantized as asked, with what is to be trained made trainable."""
-    from ftrecipes.model.adapters import add_adapters, train_everything, trained_share
-    from ftrecipes.model.load import load_model
-    from ftrecipes.model.vocabulary import resize
-    from ftrecipes.runtime.seed import seed_everything
-
-    model = load_model(source, config, precision, world.device)
-    new_token_ids = resize(model, tokenizer, config)
-    # Adapters and dropout are the same whatever a custom data set has drawn.
-    seed_everything(config.train.seed)
-    if config.train.use_peft:
-        model = add_adapters(
-            model, config, precision, new_token_ids=new_token_ids, tokenizer=tokenizer
-        )
-    else:
-        model = train_everything(model, precision, frozen_blocks=frozen_blocks(config))
-    log.info(trained_share(model))
-    return model
-
-
-def frozen_blocks(config: RunConfig) -> int:
-    """Decoder blocks at the bottom that full fine-tuning leaves as they are."""
-    return config.train.num_freeze_layers if config.train.freeze_layers else 0
