@@ -27,7 +27,7 @@ def recompute(model: nn.Module, blocks: Iterable[nn.Module]) -> None:
         raise ModelError(
             f"{type(model).__name__} has transformers' own gradient checkpointing on.\n"
             "  expected: one kind of it, or every block is computed three times\n"
-            "  do: call gradient_checkpointing_disable() on the model, or use "
+            "  do: call activation_checkpointing_disable() on the model, or use "
             "--activation_checkpointing none"
         )
     wrappers = {
