@@ -15,8 +15,8 @@ from ftrecipes.config.schema import GenerateConfig, RunConfig
 
 REQUIRED = {
     "model_name": "a hub id, a folder or a .gguf file",
-    "dataset": "a file, a folder, a hub id, custom_dataset, or a named set such as samsum_dataset "
-    "(the default of llama-recipes)",
+    "dataset": "a file, a folder, a hub id, custom_dataset, or a named set (the default of "
+    "llama-recipes was --dataset samsum_dataset, on the hub knkarthick/samsum)",
     "output_dir": "a folder for the result",
 }
 AT_LEAST = {

@@ -27,8 +27,8 @@ class FsdpConfig:
     wrap_classes: list[str] = field(default_factory=list)
     """Class names of the modules that are gathered as one; empty = the model's decoder blocks."""
     load_from: Literal["each", "rank0"] = "each"
-    """Who reads the files: each process its own share of every tensor, or the first process all of
-    them, one tensor at a time (for folders that only its machine has)."""
+    """Who reads the files: each process its own share of every tensor, or the first process of a
+    replica all of them, one tensor at a time, and sends the others theirs (for slow folders)."""
     timeout_seconds: int = 600
     """Without progress of a process for so long, the run ends and says where each process is."""
 
