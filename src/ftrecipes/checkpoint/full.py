@@ -4,7 +4,7 @@ No rank ever holds the whole model: what was gathered goes to a file before the 
 """
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -46,9 +46,7 @@ def save_full(
     first_does(lambda: _write_settings(model, folder, layout), world)
     writer = _Writer(model, folder, layout)
     for piece in layout.pieces:
-        world.watch.beat()
-        whole = _gathered(piece, live, engine=engine, world=world)
-        first_does(partial(writer.add, piece, whole), world)
+        _with_whole(piece, live, partial(writer.add, piece), engine=engine, world=world)
 
 
 def rehearse_full(model: PreTrainedModel, folder: Path) -> None:
@@ -87,11 +85,9 @@ def verify_full(
         all_do(partial(_compare, folder / file, expected, others, engine), world)
     for piece in layout.pieces:
         if not piece.is_same:
-            world.watch.beat()
-            whole = _gathered(piece, live, engine=engine, world=world)
             files = {folder / file: names for file, names in layout.files.items()}
-            check = partial(_compare_converted, model, files, piece=piece, whole=whole)
-            first_does(partial(check, engine=engine), world)
+            check = partial(_compare_converted, model, files, piece=piece, engine=engine)
+            _with_whole(piece, live, check, engine=engine, world=world)
 
 
 class _Writer:
@@ -112,16 +108,25 @@ class _Writer:
             flush(self._folder / file)  # now, as the other ranks wait for each file and not for all
 
 
-def _gathered(
-    piece: Piece, live: Mapping[str, Tensor], *, engine: Engine, world: World
-) -> dict[str, Tensor]:
-    """Live name -> the whole tensor on the CPU; nothing on ranks other than 0."""
-    found = {}
-    for name in piece.sources:
-        whole = engine.gather(live[name].detach())
-        if world.rank == 0:
-            found[name] = whole.to("cpu")
-    return found
+def _with_whole(
+    piece: Piece,
+    live: Mapping[str, Tensor],
+    action: Callable[[dict[str, Tensor]], None],
+    *,
+    engine: Engine,
+    world: World,
+) -> None:
+    """Gather a piece, and let rank 0 do `action` with it: live name -> whole tensor on the CPU.
+
+    Called by all ranks. Nothing of the piece is kept here afterwards.
+    """
+    world.watch.beat()
+
+    def kept(whole: Tensor) -> Tensor | None:
+        return whole.to("cpu") if world.rank == 0 else None
+
+    found = {name: kept(engine.gather(live[name].detach())) for name in piece.sources}
+    first_does(partial(action, found), world)
 
 
 def _as_stored(
@@ -219,9 +224,9 @@ def _compare(
 def _compare_converted(
     model: PreTrainedModel,
     files: Mapping[Path, Collection[str]],
+    whole: Mapping[str, Tensor],
     *,
     piece: Piece,
-    whole: Mapping[str, Tensor],
     engine: Engine,
 ) -> None:
     """Compare what became of `piece` in the files with its whole tensors. Rank 0 only."""

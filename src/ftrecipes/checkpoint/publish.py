@@ -57,6 +57,8 @@ def publish(
     def move() -> None:
         _flush(staging)
         _move(staging, folder, keep)
+        for leftover in folder.glob(f"{STAGING}*"):
+            shutil.rmtree(leftover, ignore_errors=True)
 
     try:
         write(staging)
@@ -73,9 +75,6 @@ def publish(
             "  do: make that folder writable and its disk large enough; the files of a whole "
             "result can be moved up by hand"
         ) from error
-    if world.rank == 0:
-        for leftover in folder.glob(f"{STAGING}*"):
-            shutil.rmtree(leftover, ignore_errors=True)
 
 
 def publish_folder(
