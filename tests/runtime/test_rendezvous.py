@@ -30,7 +30,8 @@ def port() -> int:
 def master(monkeypatch, port):
     """Set MASTER_ADDR, MASTER_PORT and others, with little patience."""
     for name in ("GROUP_RANK", "GLOO_SOCKET_IFNAME", "TORCHELASTIC_USE_AGENT_STORE"):
-        monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv(name, "")  # so that what is set meanwhile is gone afterwards
+        monkeypatch.delenv(name)
     monkeypatch.setattr(rendezvous, "MASTER_SECONDS", 0.5)
 
     def setup(**changed: str | None) -> None:
@@ -184,7 +185,7 @@ def test_gloo_takes_the_interface_by_which_machines_reach_each_other(master, mon
     monkeypatch.setattr(rendezvous, "own_address", routes.get)
 
     def chosen(own: str, other: str, master_address: str) -> str | None:
-        monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+        os.environ.pop("GLOO_SOCKET_IFNAME", None)
         places = [rendezvous.Place("a", 0, 1, own), rendezvous.Place("b", 0, 1, other)]
         rendezvous._choose_interface(places, places[0], master_address)
         return os.environ.get("GLOO_SOCKET_IFNAME")
