@@ -166,4 +166,4 @@ def test_the_predecessors_command_word_for_word(needed):
     start = ["--model_name", "owner/model", "--output_dir", "out", *words.split()]
     (fault,) = faults_of(lambda: parse_words(start))
     assert fault.startswith("--dataset: required")
-    assert "samsum_dataset (the default of llama-recipes)" in fault
+    assert "--dataset samsum_dataset, on the hub knkarthick/samsum" in fault
