@@ -127,13 +127,21 @@ def test_values_follow_from_seed_and_name():
 
 def test_adapters_of_experts():
     """Two parameters of one module are wrapped in each other, so that names depend on both."""
-    both = initialised(family="mixtral", target_modules=["q_proj"], target_parameters=EXPERTS)
-    alone = initialised(family="mixtral", target_modules=["q_proj"], target_parameters=EXPERTS[1:])
-    stacked = [name for name in both if "experts" in name and "lora_A" in name]
-    assert len(stacked) == 4
-    drawn = {value.flatten()[0].item() for name, value in both.items() if "lora_A" in name}
-    assert {v.flatten()[0].item() for n, v in alone.items() if "lora_A" in n} < drawn
-    assert not any(value.any() for name, value in both.items() if "lora_B" in name)
+
+    def drawn(*parameters: str) -> set[float]:
+        """First number of every A, in units of its bound."""
+        found = initialised(
+            family="mixtral", target_modules=["q_proj"], target_parameters=list(parameters)
+        )
+        assert not any(value.any() for name, value in found.items() if "lora_B" in name)
+        factors = [value for name, value in found.items() if "lora_A" in name]
+        return {round((a.flatten()[0] * a.shape[1] ** 0.5).item(), 4) for a in factors}
+
+    both = drawn(*EXPERTS)
+    assert len(both) == 2 * 3
+    for parameter in EXPERTS:
+        assert len(drawn(parameter)) == 2 * 2
+        assert drawn(parameter) < both
 
 
 @pytest.mark.parametrize("method", ["prefix", "prompt", "llama_adapter"])

@@ -160,6 +160,17 @@ def test_a_base_that_is_stored_in_four_bits(family, dtype, tmp_path):
         assert rest == {torch.bfloat16}  # whatever dtype the files have
 
 
+def test_a_stored_base_with_weights_of_a_dtype_of_their_own(tmp_path):
+    tiny_families.build("nemotron_h").save_pretrained(tmp_path / "plain")
+    AutoModelForCausalLM.from_pretrained(
+        tmp_path / "plain", quantization_config=BitsAndBytesConfig(**STORED), dtype=torch.bfloat16
+    ).save_pretrained(tmp_path / "packed")
+    loaded, skeleton = both(tmp_path / "packed", FLOAT16)
+    assert_same(loaded, skeleton)
+    rest = {p.dtype for n, p in skeleton.named_parameters() if n not in packings(skeleton)}
+    assert rest == {torch.float16, torch.float32}
+
+
 def test_files_that_are_dequantized_give_a_plain_skeleton(tmp_path):
     folder = tiny_models.save_folder("llama", tmp_path)
     source = resolve_source(str(folder), None, trust_remote_code=False)
