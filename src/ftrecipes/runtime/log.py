@@ -40,6 +40,8 @@ def start() -> None:
         # Libraries' bars write a line for each refresh where there is no terminal.
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
         os.environ.setdefault("TQDM_DISABLE", "1")  # the bar of a .gguf file knows only this
+    # A connection that breaks is told with forty lines of C++ frames; the watch says whose it was.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     # torch 2.13's profiler says when it starts and stops, one level above all errors.
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     # transformers' warnings are for whoever calls it; what a user of ours should know, we say.
