@@ -55,7 +55,7 @@ def run(config: RunConfig) -> "TrainState":
 
     Every process that torchrun started calls it, with the same settings.
     """
-    from ftrecipes.checkpoint.record import record_run
+    from ftrecipes.checkpoint.record import record_run, versions
     from ftrecipes.optim.optimizer import check_device
     from ftrecipes.parallel.mesh import build_mesh
     from ftrecipes.runtime.nodes import check_same, check_shared_folder
@@ -68,7 +68,7 @@ def run(config: RunConfig) -> "TrainState":
     with open_world(
         train.device, enable_fsdp=train.enable_fsdp, timeout_seconds=config.fsdp.timeout_seconds
     ) as world:
-        check_same(world, settings=to_mapping(config))
+        check_same(world, settings=to_mapping(config), versions=versions())
         check_device(train.optimizer, world.device.type)
         mesh = build_mesh(config.fsdp, world) if train.enable_fsdp else None
         with record_run(

@@ -173,11 +173,16 @@ def _first_content(*, origins: dict[str, str], world: dict) -> dict:
     return {
         "status": "running",
         "started": now(),
-        "versions": {"ftrecipes": __version__, "python": platform.python_version()}
-        | {name: version(name) for name in PACKAGES},
+        "versions": versions(),
         "world": world,
         "origins": origins,
     }
+
+
+def versions() -> dict[str, str]:
+    """Of ftrecipes, Python and the packages whose versions may change what a run computes."""
+    own = {"ftrecipes": __version__, "python": platform.python_version()}
+    return own | {name: version(name) for name in PACKAGES}
 
 
 def now() -> str:
