@@ -62,7 +62,7 @@ def settings(model) -> dict:
     """Of the modules, of the whole, and of generating."""
     modules = {name: (type(m), m.training) for name, m in model.named_modules()}
     config, generation = model.config.to_dict(), model.generation_config.to_dict()
-    return {"": (model.name_or_path, vars(model).keys(), config, generation)} | modules
+    return {"whole": (model.name_or_path, vars(model).keys(), config, generation)} | modules
 
 
 def assert_same(loaded, skeleton) -> None:
@@ -185,7 +185,10 @@ def test_files_that_are_dequantized_give_a_plain_skeleton(tmp_path):
 def test_gguf_file(tmp_path):
     tokenizer = build_tokenizer("chatml")
     model = tiny_models.build("llama", vocab_size=len(tokenizer))
-    assert_same(*both(write_gguf(model, tokenizer, tmp_path / "tiny.gguf"), HALF))
+    loaded, skeleton = both(write_gguf(model, tokenizer, tmp_path / "tiny.gguf"), HALF)
+    # how transformers read it is no part of a model whose files are converted first
+    del loaded._weight_conversions, loaded.is_quantized
+    assert_same(loaded, skeleton)
     with pytest.raises(ModelError, match=r"not yet on a \.gguf file"):
         both(tmp_path / "tiny.gguf", method="4bit")
 

@@ -89,7 +89,7 @@ def _config(source: ModelSource, plain: PreTrainedModel) -> PretrainedConfig:
 
 def _name(model: PreTrainedModel, source: ModelSource) -> None:
     """What from_pretrained takes from the folder beside the weights."""
-    model.config.name_or_path = source.path
+    model.name_or_path = model.config.name_or_path = source.path
     if not model.can_generate() or source.gguf_file is not None:
         return
     model.adjust_generation_fn(
