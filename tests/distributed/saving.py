@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
 from torch import nn
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from ftrecipes.checkpoint.adapter import WEIGHTS, save_adapter, verify_adapter
 from ftrecipes.checkpoint.full import save_full, verify_full
@@ -24,6 +24,12 @@ from tests.distributed.sharded import Case, Cut, cut, rows
 from tests.reference import row_logits
 
 IDS = [5, 9, 3, 17, 40, 8]
+
+
+class OwnLlama(LlamaForCausalLM):
+    """A class whose code travels with the model, as that of a model with `trust_remote_code`."""
+
+    _auto_class = "AutoModelForCausalLM"
 
 
 def world_of() -> World:
@@ -41,10 +47,15 @@ def shared(folder: Path, name: str) -> Path:
 
 
 def trained(case: Case) -> Cut:
-    """A sharded model after a step, with its head still gathered, in the values before it."""
+    """A sharded model after a step, whose root and head are gathered with values before it."""
     cutting = cut(case)
+    shares = [p for p in cutting.model.parameters() if p.requires_grad]
     cutting.gradients(rows())
     cutting.update()
+    cutting.loss_sum(rows())
+    with torch.no_grad():
+        for parameter in shares:
+            cutting.engine.local(parameter).add_(0.01)
     return cutting
 
 
@@ -127,5 +138,6 @@ class Alive:
         """Count this one too."""
         self._noted[id(tensor)] = weakref.ref(tensor)
         found = [noted() for noted in self._noted.values()]
-        self.peak = max(self.peak, sum(t.nbytes for t in found if t is not None))
+        storages = [tensor.untyped_storage() for tensor in found if tensor is not None]
+        self.peak = max(self.peak, sum({s.data_ptr(): s.nbytes() for s in storages}.values()))
         return tensor

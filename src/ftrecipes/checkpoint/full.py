@@ -135,9 +135,7 @@ def _as_stored(
     """The whole tensors of `piece` as they are in files."""
     if piece.is_same:
         return {name: whole[piece.sources[0]].contiguous() for name in piece.outputs}
-    # copies: parts of a tensor would keep all of it, from one file to the next
-    converted = revert(model, whole)
-    return {name: tensor.clone().contiguous() for name, tensor in converted.items()}
+    return {name: tensor.contiguous() for name, tensor in revert(model, whole).items()}
 
 
 def _write_settings(model: PreTrainedModel, folder: Path, layout: Layout) -> None:

@@ -69,8 +69,8 @@ def lay_out(model: PreTrainedModel, live: Mapping[str, Tensor], *, file_bytes: i
     file of its own. Local, and the same on all ranks.
 
     A piece is one tensor; where transformers converts tensors, those of one block. Whoever gathers
-    in this order and writes a file when it is complete holds no more than one file, or one piece
-    if that is larger.
+    in this order and writes each file when it is complete holds at most the tensors of one file,
+    and a converted piece, as its parts are views of it.
     """
     ghosts = {
         name: torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
