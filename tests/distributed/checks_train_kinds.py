@@ -9,6 +9,7 @@ from ftrecipes.config.sections import FsdpConfig
 from ftrecipes.data.prompts import Prompt
 from ftrecipes.model.forward import causal_lm
 from ftrecipes.report.memory import host_memory
+from tests import tiny_models
 from tests.distributed.sharded import Case
 from tests.distributed.training import VALIDATION, Plan, assert_same
 from tests.train.toy_step import HALF, PURE_BF16
@@ -72,6 +73,18 @@ def check_samples(folder):
         assert answers == expected.column("sample", "answer")
         without = replace(plan, prompts=()).run(folder / f"none{len(case.peft)}")
         assert without.column("step", "loss") == found.column("step", "loss")
+
+
+def check_no_rank_leaves_a_sample_before_the_others(folder):
+    """The last one takes any token as the end of an answer; the others still need its shares."""
+    plan = Plan(prompts=PROMPTS)
+    with plan.open(folder / "ends", sharded=True) as training:
+        usual = list(training.sampler.answers())
+        if dist.get_rank() == dist.get_world_size() - 1:
+            every = list(range(tiny_models.VOCABULARY))
+            causal_lm(training.batch_loss.model).generation_config.eos_token_id = every
+        answers = list(training.sampler.answers())
+    assert (answers == usual) == (dist.get_rank() < dist.get_world_size() - 1)
 
 
 def check_reports_are_of_all_ranks(folder):

@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
@@ -23,6 +22,7 @@ from ftrecipes.runtime.world import World
 from ftrecipes.train.build import open_training
 from ftrecipes.train.loop import Training, train
 from ftrecipes.train.state import TrainState
+from ftrecipes.train.stop import NEVER
 from tests import reference, tiny_models
 from tests.distributed.sharded import Case
 from tests.model.routes import token_rows
@@ -32,7 +32,6 @@ from tests.train.toy import CPU, FLOAT32
 # Rows of unlike length; half of their labels count.
 ROWS = tiny_models.random_rows([9, 14, 7, 21, 11, 9, 5, 17, 12, 6, 10])
 VALIDATION = tiny_models.random_rows([8, 5, 13, 9, 6], seed=2)
-NO_STOP = SimpleNamespace(number=0)
 
 
 def world_of(*, sharded: bool) -> World:
@@ -82,7 +81,7 @@ class Plan:
         mesh = build_mesh(fsdp, world)
         return model, shard(model, units, mesh=mesh, fsdp=fsdp, compute=compute)
 
-    def open(self, folder: Path, *, sharded: bool, stop=NO_STOP, state: TrainState | None = None):
+    def open(self, folder: Path, *, sharded: bool, stop=NEVER, state: TrainState | None = None):
         """Context of a training that all ranks open together, or (not `sharded`) this one alone."""
         folder.mkdir(parents=True, exist_ok=True)
         world = world_of(sharded=sharded)
