@@ -13,7 +13,7 @@ from ftrecipes.model.donor import Donor
 from ftrecipes.model.packed import Packed, packed_parameters
 from ftrecipes.model.plain_names import Place, parameter_places, plain_name
 from ftrecipes.model.ranges import Sliceable, elements, read
-from ftrecipes.model.readers import Read, Reader
+from ftrecipes.model.readers import Reader
 from ftrecipes.model.slices import quantize_part, wide_spans
 from ftrecipes.model.stored_states import split_statistics, stored_state
 from ftrecipes.runtime.collectives import concatenate_parts
@@ -99,20 +99,20 @@ class Parts:
         place, dtype = self._places[name], self._donor.dtype_of(name)
         rows = self._share.all_rows(shape[0] if shape else 1)
         spans = [elements(part, shape) for part in rows]
-        fetch = self._fetch(shape, spans, source, dtype=dtype)
-        own = self._share.index
-        local = self._copy(fetch(spans[own]), dtype, stored=place.parameter.dtype)
-        self._put(place.name, local.view(len(rows[own]), *shape[1:]) if shape else local.view(()))
+        values = self._read(shape, spans, source, dtype=dtype)
+        local = self._copy(values, dtype, stored=place.parameter.dtype)
+        count = len(rows[self._share.index])
+        self._put(place.name, local.view(count, *shape[1:]) if shape else local.view(()))
 
     def _fill_packed(self, name: str, source: Callable) -> None:
         place, packed = self._places[name], self._packed[name]
         dtype = self._donor.dtype_of(name)
         spans = wide_spans(packed, self._share)
-        fetch = self._fetch(
+        values = self._read(
             tuple(packed.shape), spans, source, dtype=dtype, transposed=packed.transposed
         )
         local, state = quantize_part(
-            fetch, packed, self._share, dtype=dtype, device=self.device, gather=self._gather
+            values, packed, self._share, dtype=dtype, device=self.device, gather=self._gather
         )
         packed.set_state(state)
         self._put(place.name, local)
@@ -121,8 +121,7 @@ class Parts:
         packed: Packed = self._packed[name]
         rows = self._share.all_rows(shape[0])
         spans = [elements(part, shape) for part in rows]
-        fetch = self._fetch(shape, spans, source, dtype=packed.storage)
-        values = fetch(spans[self._share.index])
+        values = self._read(shape, spans, source, dtype=packed.storage)
         if values.dtype != packed.storage:
             raise ModelError(
                 f"{name} is stored in another dtype than the config of the files says.\n"
@@ -140,10 +139,10 @@ class Parts:
     def _fill_buffer(self, name: str, shape: tuple[int, ...], source: Callable) -> None:
         everything = elements(range(shape[0] if shape else 1), shape)
         dtype = self._donor.dtype_of(name)
-        fetch = self._fetch(shape, [everything] * self._share.count, source, dtype=dtype)
-        self._buffers[name].copy_(fetch(everything).to(dtype).view(shape))
+        values = self._read(shape, [everything] * self._share.count, source, dtype=dtype)
+        self._buffers[name].copy_(values.to(dtype).view(shape))
 
-    def _fetch(
+    def _read(
         self,
         shape: tuple[int, ...],
         spans: list[range],
@@ -151,7 +150,9 @@ class Parts:
         *,
         dtype: torch.dtype,
         transposed: bool = False,
-    ) -> Read:
+    ) -> Tensor:
+        """This rank's one of `spans` of a weight, [n]."""
+
         def files(span: range) -> Tensor:
             return read(source(), shape, span, transposed=transposed)
 

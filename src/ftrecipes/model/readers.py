@@ -28,24 +28,25 @@ class Reader(Protocol):
     def told(self, find: Callable[[], Result]) -> Result:
         """What `find` finds in the files, on all ranks; so with the ModelError that it raises."""
 
-    def part(self, spans: Sequence[range], read: Read, dtype: torch.dtype) -> Read:
-        """How this rank reads in its own one of `spans` (one a rank) of a weight, in `dtype` or as
-        stored. `read` reads the files."""
+    def part(self, spans: Sequence[range], read: Read, dtype: torch.dtype) -> Tensor:
+        """This rank's one of `spans` (one a rank) of a weight, [n], in `dtype` or as stored. `read`
+        reads the files; what it gives may be their pages themselves."""
 
 
 class EachReads:
     """Every rank slices the files itself, and waits for nobody."""
 
-    def __init__(self, files: WeightFiles):
+    def __init__(self, files: WeightFiles, share: Share):
+        self._share = share
         self.catalogue, self.source = files.catalogue, files.source
 
     def told(self, find: Callable[[], Result]) -> Result:
         """What it finds."""
         return find()
 
-    def part(self, spans: Sequence[range], read: Read, dtype: torch.dtype) -> Read:
-        """`read` itself."""
-        return read
+    def part(self, spans: Sequence[range], read: Read, dtype: torch.dtype) -> Tensor:
+        """As stored."""
+        return read(spans[self._share.index])
 
 
 class FirstReads:
@@ -60,19 +61,19 @@ class FirstReads:
         """What the first rank finds."""
         return first_told(find, share=self._share, group=self._group)
 
-    def part(self, spans: Sequence[range], read: Read, dtype: torch.dtype) -> Read:
-        """On the first rank `read` itself; elsewhere from what was sent, which is held whole."""
+    def part(self, spans: Sequence[range], read: Read, dtype: torch.dtype) -> Tensor:
+        """As stored on the first rank; elsewhere what was sent."""
         if self._share.index == 0:
             for rank, span in enumerate(spans[1:], start=1):
                 if span:
                     sent = read(span).to(device="cpu", dtype=dtype).contiguous()
                     dist.send(sent.view(torch.uint8), group_dst=rank, group=self._group)
-            return read
+            return read(spans[0])
         own = spans[self._share.index]
-        held = torch.empty(len(own), dtype=dtype)
+        received = torch.empty(len(own), dtype=dtype)
         if own:
-            dist.recv(held.view(torch.uint8), group_src=0, group=self._group)
-        return lambda span: held[span.start - own.start : span.stop - own.start]
+            dist.recv(received.view(torch.uint8), group_src=0, group=self._group)
+        return received
 
 
 def first_told(
@@ -104,7 +105,7 @@ def opened(
     with WeightFiles() as files:
         if who == "each":
             files.open(paths())
-            yield EachReads(files), files
+            yield EachReads(files, share), files
         else:
             first_told(lambda: files.open(paths()), share=share, group=group)
             yield FirstReads(files, share, group), files

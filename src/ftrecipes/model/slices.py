@@ -20,9 +20,9 @@ from ftrecipes.model.packed import Packing
 from ftrecipes.model.ranges import own_blocks, widened
 from ftrecipes.runtime.shares import Share
 
-# Weights that are quantized at a time: on the CPU bitsandbytes 0.50 needs some 30 bytes for each.
-# A multiple of every block size.
-_AT_A_TIME = 2**20
+# Weights that are quantized at a time, a multiple of every block size. On CPUs bitsandbytes 0.50
+# needs some 30 bytes for each; elsewhere no more than they are, but each call takes its time.
+_ON_CPU, _ELSEWHERE = 2**16, 2**24
 _NESTED_BLOCK = 256  # scales that share a scale of their own, in bitsandbytes
 
 
@@ -33,7 +33,7 @@ def wide_spans(packing: Packing, share: Share) -> list[range]:
 
 
 def quantize_part(
-    read: Callable[[range], Tensor],
+    values: Tensor,
     packing: Packing,
     share: Share,
     *,
@@ -43,7 +43,7 @@ def quantize_part(
 ) -> tuple[Tensor, QuantState]:
     """(packed rows of this part [rows, 1] in the storage dtype, statistics of the whole weight).
 
-    `read` gives elements [n] of the weight by their range, inside this part's `wide_spans`; they
+    `values`: the elements [n] of the weight in this part's span of `wide_spans`, as stored; they
     are rounded to `dtype` first, which becomes that of the state. `gather` puts the 1-D parts of
     all ranks of the share together. Called by all of them.
     """
@@ -53,10 +53,11 @@ def quantize_part(
     wide = widened(span, block, packing.shape.numel())
     out = torch.empty(len(share.rows(packing.rows)) * size, dtype=torch.uint8, device=device)
     scales = [torch.empty(0, device=device)]
-    for start in range(wide.start, wide.stop, _AT_A_TIME):
-        piece = range(start, min(start + _AT_A_TIME, wide.stop))
-        values = read(piece).to(device=device, dtype=dtype)
-        packed, state = quantize_4bit(values, blocksize=block, quant_type=packing.quant_type)
+    step = _ON_CPU if device.type == "cpu" else _ELSEWHERE
+    for start in range(wide.start, wide.stop, step):
+        piece = range(start, min(start + step, wide.stop))
+        part = values[start - wide.start : piece.stop - wide.start].to(device=device, dtype=dtype)
+        packed, state = quantize_4bit(part, blocksize=block, quant_type=packing.quant_type)
         scales.append(state.absmax)
         _copy_bytes(packed.view(-1), piece, out=out, span=span)
     owned = [own_blocks(other, block) for other in spans]

@@ -64,9 +64,9 @@ def stored_state(
 def _whole(key: str, reader: Reader, *, share: Share) -> Tensor:
     stated = reader.catalogue[key]
     everything = range(stated.numel)
-    fetch = reader.part(
+    values = reader.part(
         [everything] * share.count,
         lambda span: read(reader.source(key), stated.shape, span, transposed=False),
         DTYPES[stated.dtype],
     )
-    return fetch(everything).reshape(stated.shape)
+    return values.reshape(stated.shape)
