@@ -5,6 +5,7 @@ from dataclasses import replace
 import torch
 import torch.distributed as dist
 
+from ftrecipes.config.sections import FsdpConfig
 from ftrecipes.train.evaluate import evaluate
 from tests.distributed.sharded import Case
 from tests.distributed.training import ROWS, VALIDATION, Plan, assert_same
@@ -24,6 +25,13 @@ def check_lora_accumulated_and_recomputed(folder):
 
 def check_qlora(folder):
     assert_same(*Plan(Case(storage="uint8", recomputing=True)).run_both(folder / "qlora"))
+
+
+def check_replicas_of_shares(folder):
+    """2 x 2 of four ranks."""
+    shards = max(1, dist.get_world_size() // 2)
+    fsdp = FsdpConfig(sharding_strategy="HYBRID_SHARD", sharding_group_size=shards)
+    assert_same(*Plan(Case(fsdp=fsdp), accumulation=2).run_both(folder / "hybrid"))
 
 
 def check_few_rows(folder):
