@@ -11,6 +11,7 @@ from ftrecipes.checkpoint.adapter import WEIGHTS, save_adapter, verify_adapter
 from ftrecipes.config.errors import CheckpointError
 from ftrecipes.config.schema import LoraConfig, RunConfig
 from ftrecipes.model.adapters import add_adapters, trainable_parameters
+from ftrecipes.parallel.recompute import recompute
 from tests import tiny_models
 from tests.checkpoint.alone import ALONE
 from tests.model.adapting import FLOAT32, adapt, moved
@@ -121,6 +122,25 @@ def test_another_prefix_in_the_file_is_found(settings, tmp_path):
     save_file(tensors, tmp_path / WEIGHTS)
     with pytest.raises(CheckpointError, match="prompt_embeddings: other values"):
         verify_adapter(model, tmp_path, **ALONE)
+
+
+@pytest.mark.parametrize("name", ["all linear layers", "norms trained whole"])
+def test_wrapped_blocks_leave_no_trace_in_the_names(name, tmp_path):
+    """Case A03. PEFT by itself would leave out norms that are trained whole in a wrapped block."""
+    model = trained_model(name)
+    save_adapter(model, tmp_path, base_name="base", **ALONE)
+    plain = load_file(tmp_path / WEIGHTS)
+    blocks = model.get_base_model().model.layers
+    recompute(model, [blocks[0]])
+    blocks[1] = torch.compile(blocks[1])
+    assert any("_orig_mod" in name for name in model.state_dict())
+    for folder in (tmp_path / "best", tmp_path / "last"):
+        folder.mkdir()
+        save_adapter(model, folder, base_name="base", **ALONE)
+        verify_adapter(model, folder, **ALONE)
+        file = load_file(folder / WEIGHTS)
+        assert file.keys() == plain.keys()
+        assert all(torch.equal(file[name], plain[name]) and file[name].any() for name in file)
 
 
 def drop_tensor(tensors):
