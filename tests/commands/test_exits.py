@@ -1,6 +1,9 @@
 """How a command ends: code and words for each way."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,12 +14,14 @@ from ftrecipes.config.errors import (
     ConfigError,
     DataError,
     ModelError,
+    PeerError,
     RecipeError,
     TrainingError,
 )
 
 DOCS = Path(__file__).parents[2] / "docs" / "how-it-works.md"
-CODES = {ConfigError: 2, DataError: 3, ModelError: 4, CheckpointError: 5, TrainingError: 6}
+ERRORS = (ConfigError, DataError, ModelError, CheckpointError, TrainingError, PeerError)
+CODES = dict(zip(ERRORS, range(2, 8), strict=True))
 
 
 def leave(action) -> int:
@@ -67,3 +72,35 @@ def test_the_documented_codes_are_these():
     table = DOCS.read_text(encoding="utf-8").partition("## Exit codes")[2]
     documented = {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
     assert documented == {0, 1, INTERRUPTED, *CODES.values()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_told", "local_rank", "shown"),
+    [
+        # All ranks find the same fault of the settings, and one of a machine tells it.
+        (ConfigError, None, "0", "error: broken\n"),
+        (ConfigError, None, "1", ""),
+        # One rank found it, and has told the others.
+        (ConfigError, False, "1", "error: broken\n"),
+        (DataError, None, "1", "error: rank 1: broken\n"),
+        (DataError, True, "1", ""),
+        (PeerError, False, "1", "error: broken\n"),
+        (PeerError, True, "1", ""),
+    ],
+)
+def test_what_several_processes_find_is_told_once(kind, is_told, local_rank, shown):
+    """In a process of its own: of several it leaves without tidying up what may wait for others."""
+    action = f"""
+from ftrecipes.commands.exits import end
+from ftrecipes.config.errors import *
+error = {kind.__name__}("broken")
+error.is_told = {is_told}
+def action():
+    raise error
+end(action)
+"""
+    ranks = {"RANK": "1", "WORLD_SIZE": "3", "LOCAL_RANK": local_rank, "LOCAL_WORLD_SIZE": "2"}
+    done = subprocess.run(
+        [sys.executable, "-c", action], env=os.environ | ranks, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (CODES[kind], shown)

@@ -5,7 +5,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from ftrecipes.config.errors import RecipeError
+from ftrecipes.config.errors import PeerError, RecipeError
 
 # How a rank took leave: its work was done; or it ends by the finding, which it will tell.
 ENDED = "ended"
@@ -74,6 +74,19 @@ def in_words(error: BaseException) -> str:
     name = "".join(traceback.format_exception_only(error)).strip()
     frames = traceback.extract_tb(error.__traceback__)
     return name + (f"\nat {frames[-1].filename}:{frames[-1].lineno}" if frames else "")
+
+
+def comes_from_others(error: BaseException) -> bool:
+    """Whether an error is, or was raised because of, a collective that failed."""
+    from torch.distributed import DistError
+
+    while error is not None:
+        # gloo has no class of its own (torch 2.13); its messages begin with a file of its source.
+        is_gloo = type(error) is RuntimeError and "gloo/" in str(error)
+        if is_gloo or isinstance(error, (DistError, PeerError)):
+            return True
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return False
 
 
 def failed(report: Report, error: BaseException) -> Finding:

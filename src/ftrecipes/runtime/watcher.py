@@ -119,7 +119,7 @@ class Watcher(threading.Thread):
                 seconds=self._patience.second_look,
             )
             return self._peer_error
-        if comes_from_others(error):
+        if findings.comes_from_others(error):
             if self._ending is None:
                 self._judge.suspect()
             self._wait(self._is_settled, seconds=3 * self._patience.second_look)
@@ -246,16 +246,3 @@ class Watcher(threading.Thread):
                 self._post.hurry()
                 hurried += 1
             time.sleep(POLL_SECONDS)
-
-
-def comes_from_others(error: BaseException) -> bool:
-    """Whether an error is, or was raised because of, a collective that failed."""
-    from torch.distributed import DistError
-
-    while error is not None:
-        # gloo has no class of its own (torch 2.13); its messages begin with a file of its source.
-        is_gloo = type(error) is RuntimeError and "gloo/" in str(error)
-        if is_gloo or isinstance(error, (DistError, PeerError)):
-            return True
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    return False
