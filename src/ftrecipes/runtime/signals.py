@@ -22,11 +22,12 @@ Handler = Callable[[int, FrameType | None], object]
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal asked the process to stop; `number` is the signal's."""
+    """A signal asked the process to stop; `number` is the signal's. `together`: all ranks raise it,
+    in the same place."""
 
-    def __init__(self, number: int):
+    def __init__(self, number: int, *, together: bool = False):
         super().__init__(f"stopped by {signal.Signals(number).name}")
-        self.number = number
+        self.number, self.together = number, together
 
 
 @dataclass
@@ -45,17 +46,19 @@ def stops_raised() -> Iterator[None]:
 
 @contextmanager
 def stops_deferred() -> Iterator[None]:
-    """A stop signal that arrives inside raises Stopped only at the end.
-
-    So does what the watch has to say of the other processes.
+    """A stop signal that arrives inside does only at the end what it does around: it raises
+    Stopped, or is noted for ranks to agree on. So does what the watch has to say of the others.
     """
     arrived: list[int] = []
     with handled((*STOP_SIGNALS, PEER_SIGNAL), lambda number, _: arrived.append(number)):
         yield
     if PEER_SIGNAL in arrived:
         signal.raise_signal(PEER_SIGNAL)
-    if arrived and arrived[0] != PEER_SIGNAL:
-        raise Stopped(arrived[0])
+    for number in [number for number in arrived if number != PEER_SIGNAL][:1]:
+        around = signal.getsignal(number)
+        if not callable(around):
+            raise Stopped(number)
+        around(number, None)
 
 
 @contextmanager

@@ -130,7 +130,7 @@ def take_step(run: Training, micro_batches: list[tuple[int, ...]]) -> None:
         **numbers,
     )
     if stopped_by:
-        raise Stopped(stopped_by)
+        raise Stopped(stopped_by, together=True)
 
 
 def count_step(state: TrainState, result: StepResult, *, seconds: float) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ftrecipes.checkpoint.record import RunRecord
 from ftrecipes.checkpoint.result import Numbers, Result
-from ftrecipes.config.errors import PeerError, RecipeError
+from ftrecipes.config.errors import TrainingError
 from ftrecipes.config.precision import Precision
 from ftrecipes.data.prompts import Prompt
 from ftrecipes.data.rows import TokenRows
@@ -89,7 +89,10 @@ def _stopping(world: World) -> Iterator[Stop]:
 
 
 def _is_everyones(error: BaseException, world: World) -> bool:
-    """Whether all ranks stand here with the same error, so that they can save together."""
-    if world.size == 1:
-        return True
-    return isinstance(error, Stopped | RecipeError) and not isinstance(error, PeerError)
+    """Whether all ranks stand here with the same error, so that they can save together.
+
+    One that saved alone would meet the others in a collective of another kind.
+    """
+    if isinstance(error, Stopped):
+        return error.together or world.size == 1
+    return world.size == 1 or isinstance(error, TrainingError)

@@ -44,4 +44,4 @@ def stop_together(stop: Stop, world: World) -> None:
     """Raise Stopped on every rank when one was asked to stop; all ranks call it."""
     number = elected(sum_floats(votes(stop), world))
     if number:
-        raise Stopped(number)
+        raise Stopped(number, together=True)
