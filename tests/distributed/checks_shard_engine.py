@@ -143,6 +143,18 @@ def check_values_put_into_a_model_on_meta(folder):
         compare(cutting, _gradients(whole), of="grad")
 
 
+def check_gradients_are_summed_once_a_step_and_in_float32(folder):
+    """256 + 1 + 1 is 256 in bfloat16."""
+    cutting = cut(FULL, FULL.build().bfloat16())
+    norm = cutting.model.model.norm
+    for left, factor in ((2, 256.0), (1, 1.0), (0, 1.0)):
+        cutting.engine.accumulate(is_last=left == 0)
+        cutting.engine.run(lambda: norm.weight.float().sum() * factor).backward()  # noqa: B023
+        assert (norm.weight.grad is None) == (left > 0)
+        assert _all_cut(cutting)
+    assert set(cutting.whole(norm.weight.grad).tolist()) == {2 * 258.0}
+
+
 def check_patterns_that_are_no_numbers_survive(folder):
     """Packed storage in bfloat16 has bytes of NaN, which must come back as they are."""
     whole, cutting = (build(Case(storage="bfloat16")) for build in (Case.build, cut))

@@ -1,6 +1,7 @@
 """Three ranks: no first dimension of these models is a multiple of three, and some are smaller."""
 
 from ftrecipes.config.sections import FsdpConfig
+from ftrecipes.parallel.wrap_report import wrap_report
 from tests.distributed.sharded import Case, assert_steps_equal, cut
 
 
@@ -10,6 +11,9 @@ def check_some_shares_are_empty(folder):
     assert lengths == [2, 2, 0]
     factors = [p for n, p in cutting.model.named_parameters() if "lora_A" in n]
     assert {len(cutting.engine.local(p)) for p in factors} == {lengths[cutting.engine.share.index]}
+    report = wrap_report(cutting.model, cutting.units, cutting.engine)
+    assert report.measured_bytes == report.expected_bytes  # torch pads those that are smaller
+    assert report.expected_bytes - report.buffer_bytes > report.parameter_bytes / 3
 
 
 def check_full(folder):

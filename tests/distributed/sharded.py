@@ -50,9 +50,8 @@ class Case:
 
     def build(self) -> nn.Module:
         """The same model each time, in training mode; without `peft` all of it is trained."""
-        large = self.family.removesuffix("_with_images")
-        build = tiny_families.build if large != self.family else tiny_models.build
-        model = build(large)
+        known = self.family in tiny_models.FAMILIES
+        model = (tiny_models if known else tiny_families).build(self.family)
         if self.storage is not None:
             _quantize(model, self.storage)
         if self.peft or self.parameters:
@@ -125,9 +124,8 @@ def cut(case: Case, model: nn.Module | None = None, *, compute: torch.dtype | No
     mesh = build_mesh(case.fsdp, replace(world, local_size=2))
     engine = shard(model, units, mesh=mesh, fsdp=case.fsdp, compute=compute)
     decoder_of(causal_lm(model)).set_attn_implementation(ROW_ATTENTION)
-    route = LossRoute(
-        flat=True, head="chunked", reason="", run=engine.run, run_head=engine.run_head
-    )
+    calls = {"run": engine.run, "run_head": engine.run_head}
+    route = LossRoute(flat=True, head="chunked", reason="", **calls)
     return Cut(model, engine, units, route)
 
 

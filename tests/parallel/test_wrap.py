@@ -56,6 +56,9 @@ def test_blocks_of_every_family(model_type):
     modules = [module for unit in units[:-1] for module in unit.modules]
     counts = Counter(p for module in modules for p in module.parameters())
     assert max(counts.values()) == 1, "a parameter is in two units, or one unit in another"
+    inside = {part for module in modules for part in module.modules()}
+    outside = [m.parameters(recurse=False) for m in model.modules() if m not in inside]
+    assert counts.keys().isdisjoint(p for own in outside for p in own), "in a unit and in the root"
     assert units[-1] == Unit("", "root", (model,))
 
 

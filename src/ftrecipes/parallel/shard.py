@@ -59,7 +59,7 @@ def shard(
             )
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
-            if isinstance(module, nn.Embedding):
+            if type(module).forward is nn.Embedding.forward:  # some have a norm or a scale besides
                 module.set_unshard_in_backward(False)  # its gradient does not depend on its rows
             sharded.append(module)
     heads = [module for unit in units if unit.kind == "head" for module in unit.modules]
