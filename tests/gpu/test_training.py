@@ -27,7 +27,7 @@ def losses(folder) -> list[float]:
 
 
 def test_a_float32_run_equals_that_on_the_cpu(finetune):
-    """Loop, batches, chunked head and fused AdamW in float32: every weight trained, as on the CPU."""
+    """Loop, batches, chunked head and fused AdamW in float32: all weights trained, as on a CPU."""
     ours = losses(finetune("cuda", use_peft=False, **FLOAT32))
     theirs = losses(finetune("cpu", use_peft=False, device="cpu"))
     assert ours == pytest.approx(theirs, rel=1e-4)
