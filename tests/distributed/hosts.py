@@ -2,6 +2,7 @@
 own. Needs root, iproute2 and util-linux."""
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -28,7 +29,7 @@ class Host:
         self, command: Sequence[str], log: Path, environment: Mapping[str, str]
     ) -> subprocess.Popen:
         """Run `command` there; killed with SIGKILL, it takes all it has started with it."""
-        inside = f"hostname {self.name} && exec {' '.join(command)}"
+        inside = f"hostname {self.name} && exec {shlex.join(command)}"
         with open(log, "w", encoding="utf-8") as output:
             return subprocess.Popen(
                 [
