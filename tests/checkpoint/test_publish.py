@@ -8,10 +8,11 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
+from ftrecipes.checkpoint import publish as publishing
 from ftrecipes.checkpoint.publish import publish, rehearse, write_json, write_text
 from ftrecipes.checkpoint.record import fingerprint
 from ftrecipes.checkpoint.verify import compare, difference
-from ftrecipes.config.errors import CheckpointError
+from ftrecipes.config.errors import CheckpointError, PeerError
 from ftrecipes.config.run_files import ASIDE, STAGING
 from ftrecipes.parallel.engine import OneProcess
 from tests.checkpoint.alone import ONE
@@ -68,6 +69,28 @@ def test_a_failed_write_or_check_leaves_the_earlier_result_alone(tmp_path, fault
         assert str(staging) in str(caught.value)
         assert sorted(path.name for path in staging.iterdir()) == kept
         shutil.rmtree(staging)
+
+
+@pytest.mark.parametrize("ends_in", ["making", "writing", "comparing"])
+def test_what_is_left_when_another_process_ends(tmp_path, monkeypatch, caplog, ends_in):
+    """Nothing that is of no use; all files where they are whole, and where they are is told."""
+    peer = PeerError("rank 1 died")
+
+    def end(*args):
+        raise peer
+
+    def do_and_end(action, world):
+        action()
+        raise peer
+
+    if ends_in == "making":
+        monkeypatch.setattr(publishing, "first_does", do_and_end)
+    write = end if ends_in == "writing" else write_adapter("new")
+    with pytest.raises(PeerError):
+        publish(tmp_path, write, end if ends_in == "comparing" else accept, world=ONE)
+    left = [str(path) for path in tmp_path.iterdir()]
+    assert len(left) == (ends_in == "comparing")
+    assert all(f"All files of the new result are in {path}" in caplog.text for path in left)
 
 
 def test_what_a_killed_or_failed_save_left_goes_with_the_next_result(tmp_path):

@@ -3,23 +3,22 @@
 import json
 import resource
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 import pytest
 import torch
 import yaml
 
-from ftrecipes.checkpoint.record import PACKAGES, record_run
+from ftrecipes.checkpoint.record import PACKAGES, RunRecord, record_run
 from ftrecipes.config.errors import CheckpointError, DataError
 from ftrecipes.runtime.world import World
 
+ONE = World(rank=0, size=1, local_rank=0, device=torch.device("cpu"), host="here")
+
 
 def open_record(folder):
-    return record_run(
-        folder,
-        settings={"lr": 1e-5, "lora": {"r": 4}},
-        origins={"lr": "--lr"},
-        world=World(rank=0, size=1, local_rank=0, device=torch.device("cpu"), host="here"),
-    )
+    settings = {"lr": 1e-5, "lora": {"r": 4}}
+    return record_run(folder, settings=settings, origins={"lr": "--lr"}, world=ONE)
 
 
 def status(folder):
@@ -109,3 +108,20 @@ def test_a_folder_that_can_not_be_made_is_an_error(tmp_path):
         open_record(tmp_path / "file" / "run"),
     ):
         pytest.fail("the run must not start")
+
+
+def test_another_rank_notes_the_end_where_rank_0_has_died(tmp_path):
+    """Only then: rank 0 holds the folder for as long as it lives, and knows better."""
+    second = RunRecord(tmp_path, {}, replace(ONE, rank=1, size=2))
+    with open_record(tmp_path):
+        second.end("failed", error="rank 0 died")
+        assert status(tmp_path) == "running"
+    second.end("failed", error="rank 0 died")
+    assert status(tmp_path) == "finished"
+    started = {"status": "running", "started": "today"}
+    (tmp_path / "run.json").write_text(json.dumps(started))
+    second.end("failed", error="rank 0 died")
+    content = json.loads((tmp_path / "run.json").read_text())
+    assert content.pop("ended")
+    assert content == started | {"status": "failed", "error": "rank 0 died"}
+    assert not (tmp_path / ".lock").exists()

@@ -13,8 +13,10 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from ftrecipes.checkpoint.together import first_does
-from ftrecipes.config.errors import CheckpointError, PeerError
+from ftrecipes.config.errors import CheckpointError
 from ftrecipes.config.run_files import ASIDE, BEST_ASIDE, RESULT, STAGING
+from ftrecipes.runtime import log
+from ftrecipes.runtime.findings import comes_from_others
 from ftrecipes.runtime.world import World
 
 
@@ -52,7 +54,8 @@ def publish(
     something can not be written, is not what was trained, or can not be moved; `folder` then holds
     what it held before, and the new files are kept.
     """
-    staging = first_does(lambda: _new_staging(folder), world)
+    staging = _shared_staging(folder, world)
+    is_whole = False
 
     def move() -> None:
         _flush(staging)
@@ -62,11 +65,13 @@ def publish(
 
     try:
         write(staging)
+        is_whole = True
         verify(staging)
         first_does(move, world)
-    except PeerError:
-        raise
     except Exception as error:
+        if comes_from_others(error):
+            _leave(staging, is_whole=is_whole, world=world)
+            raise
         raise CheckpointError(
             f"The result could not be put into {folder}.\n"
             f"  got: {error or type(error).__name__}\n"
@@ -86,16 +91,16 @@ def publish_folder(
     `folder` is then what it was, and nothing is left of the new one, which would take the room of
     what is saved later.
     """
-    staging = first_does(lambda: _new_staging(folder.parent), world)
+    staging = _shared_staging(folder.parent, world)
     new = staging / folder.name
     try:
         first_does(new.mkdir, world)
         write(new)
         verify(new)
         first_does(lambda: _exchange(new, folder), world)
-    except PeerError:
-        raise
     except Exception as error:
+        if comes_from_others(error):
+            raise
         raise CheckpointError(
             f"{folder} could not be written.\n  got: {error or type(error).__name__}\n"
             "  do: make its disk large enough and the folder around it writable"
@@ -139,6 +144,35 @@ def _new_staging(folder: Path) -> Path:
             f"{folder} can not be written to.\n  got: {error}\n"
             "  do: make it writable, or choose another --output_dir"
         ) from error
+
+
+def _shared_staging(folder: Path, world: World) -> Path:
+    """The same new folder on all ranks; gone again when they end before they know of it."""
+    made = []
+
+    def make() -> Path:
+        made.append(_new_staging(folder))
+        return made[0]
+
+    try:
+        return first_does(make, world)
+    except BaseException:
+        for path in made:
+            path.rmdir()
+        raise
+
+
+def _leave(staging: Path, *, is_whole: bool, world: World) -> None:
+    """Other ranks ended before the result was published: keep of it what may be of use."""
+    if world.rank > 0 or not staging.exists():
+        return
+    if is_whole:
+        log.warning(
+            f"All files of the new result are in {staging}, but the processes ended before each "
+            "could compare its share with them. They can be moved up by hand."
+        )
+    else:
+        shutil.rmtree(staging, ignore_errors=True)
 
 
 def flush(path: Path) -> None:

@@ -59,19 +59,28 @@ class RunRecord:
     def fail(self, error: Exception) -> None:
         """Note an error: its traceback goes to error.txt, whose path the exception carries.
 
-        Waits for no other rank; those other than 0 note nothing.
+        Waits for no other rank; of those other than 0 see `end`.
         """
+        # First what is small, as the disk may be full.
+        self.end("failed", error=str(error))
         if self._world.rank == 0:
-            # First what is small, as the disk may be full.
-            self.end("failed", error=str(error))
             path = self.folder / "error.txt"
             write_text(path, traceback.format_exc())
             error.add_note(f"The traceback is in {path}")
 
     def end(self, status: str, **entries: object) -> None:
-        """Note how the run ended, waiting for no other rank; those other than 0 note nothing."""
+        """Note how the run ended, waiting for no other rank. Rank 0 does; when it has died, one of
+        the others does for it."""
+        entries |= {"status": status, "ended": now()}
         if self._world.rank == 0:
-            self._note(status=status, ended=now(), **entries)
+            self._note(**entries)
+            return
+        # The folder is held by rank 0 for as long as it lives.
+        with suppress(ConfigError, OSError), _locked(self._run_folder):
+            content = json.loads((self.folder / RUN_RECORD).read_text(encoding="utf-8"))
+            if content["status"] == "running":
+                self._content = content
+                self._note(**entries)
 
     def settle(self) -> None:
         """The result is published: its record stands beside it. Called by all ranks."""
