@@ -1,14 +1,14 @@
 """Every causal language model of transformers, shrunk: three LoRA steps against plain PEFT.
 
-    python benchmarks/coverage.py                      # all types, about ten minutes on two cores
+    python benchmarks/coverage.py                      # all types, some 15 minutes on two cores
     python benchmarks/coverage.py --types llama,gpt2
     python benchmarks/coverage.py --quantization 4bit  # a few types, on 4-bit weights
     python benchmarks/coverage.py --write              # both in full, into docs/coverage.md
 
 A type is trained by the recipe itself and, row by row, by transformers, PEFT and torch alone; the
-losses of all steps and of the evaluation after them are compared. Each type runs in a process of
-its own, so that one that dies takes no other with it. The exit code is 1 when a type crashed or
-differs.
+losses of all steps and of the evaluation after them are compared; what is equal is trained once
+more, on two ranks. Each type runs in processes of its own, so that one that dies takes no other
+with it. The exit code is 1 when a type crashed or differs.
 """
 
 import argparse
@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from multiprocessing.connection import Connection
@@ -27,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
 
+from benchmarks.coverage_ranks import try_ranks  # noqa: E402
 from benchmarks.coverage_run import Attempt, try_type  # noqa: E402
 from tests.tiny_families import TYPES, UNBUILT  # noqa: E402
 
@@ -38,6 +40,19 @@ QUANTIZED_TYPES = (
     *("llama", "qwen3", "gpt2", "mixtral", "gpt_oss", "bloom", "opt", "phi3", "gemma2", "falcon"),
     *("qwen3_moe", "deepseek_v3", "llama4_text", "mamba2"),
 )
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One type: in one process, and on two ranks when that was equal."""
+
+    alone: Attempt
+    together: Attempt | None = None
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing crashed or differs."""
+        return all(attempt.outcome in GOOD for attempt in (self.alone, self.together) if attempt)
 
 
 def main() -> int:
@@ -56,22 +71,33 @@ def main() -> int:
         quantized = attempt_all(QUANTIZED_TYPES, "4bit")
         PAGE.write_text(page(attempts, quantized), encoding="utf-8")
         attempts += quantized
-    return 0 if all(attempt.outcome in GOOD for attempt in attempts) else 1
+    return 0 if all(tried.is_good for tried in attempts) else 1
 
 
-def attempt_all(types: Iterable[str], quantization: str) -> list[Attempt]:
+def attempt_all(types: Iterable[str], quantization: str) -> list[Tried]:
     """Try the types and print their table."""
-    attempts = [attempt_alone(model_type, quantization) for model_type in types]
+    attempts = [attempt(model_type, quantization) for model_type in types]
     sys.stdout.write(f"{totals(attempts)}\n\n{table(attempts)}\n\n")
     sys.stdout.flush()
     return attempts
 
 
-def attempt_alone(model_type: str, quantization: str) -> Attempt:
+def attempt(model_type: str, quantization: str) -> Tried:
+    """Both attempts."""
+    with tempfile.TemporaryDirectory() as folder:
+        alone, together = attempt_alone(model_type, Path(folder), quantization), None
+        if alone.outcome == "equal":
+            together = try_ranks(model_type, Path(folder), alone.losses, quantization=quantization)
+    tried = Tried(alone, together)
+    sys.stderr.write(f"{' '.join(row_of(tried))}\n")
+    return tried
+
+
+def attempt_alone(model_type: str, folder: Path, quantization: str) -> Attempt:
     """The attempt in a forked process, with a limit on its time."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_send_attempt, args=(model_type, quantization, sender))
+    process = context.Process(target=_send_attempt, args=(model_type, folder, quantization, sender))
     process.start()
     sender.close()
     result = Attempt(model_type, "crashed", why=f"no end within {LIMIT_SECONDS} s")
@@ -82,22 +108,18 @@ def attempt_alone(model_type: str, quantization: str) -> Attempt:
         result = Attempt(model_type, "crashed", why="the process died")
     process.terminate()
     process.join()
-    sys.stderr.write(f"{' '.join(map(str, row_of(result)))}\n")
     return result
 
 
-def _send_attempt(model_type: str, quantization: str, sender: Connection) -> None:
-    with (
-        open(os.devnull, "w", encoding="utf-8") as nowhere,
-        tempfile.TemporaryDirectory() as folder,
-    ):
+def _send_attempt(model_type: str, folder: Path, quantization: str, sender: Connection) -> None:
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:
         # what libraries write while a model is built and saved is not of interest
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
-        sender.send(try_type(model_type, Path(folder), quantization=quantization))
+        sender.send(try_type(model_type, folder, quantization=quantization))
 
 
-def page(attempts: list[Attempt], quantized: list[Attempt]) -> str:
+def page(attempts: list[Tried], quantized: list[Tried]) -> str:
     """docs/coverage.md."""
     versions = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
     return "\n".join(
@@ -139,7 +161,10 @@ losses of the steps and of the evaluation after them; up to 3e-5 is rounding, wh
 *flat*: rows lie end to end, each attends to itself. *padded*: transformers pads and masks them.
 *chunked*: logits are made in chunks where labels count; *own*: by the model, where labels count;
 *full*: by the model, at every position. *refused*: the recipe says before training why not.
-`seconds` are those of the recipe, saving included."""
+`seconds` are those of the recipe, saving included.
+
+*two ranks*: the same rows and steps with `--enable_fsdp` on two processes, each of which reads and
+keeps its share of the model; the largest relative difference from the losses of one process."""
 
 QUANTIZED = """\
 The same with `--quantization 4bit` (nf4, double quantization). The reference rounds the weights as
@@ -147,36 +172,43 @@ bitsandbytes does, and multiplies at full size. `quantized` is the share of the 
 stored in 4 bits (the embedding and the head, which are not, weigh much in a model this small)."""
 
 
-def totals(attempts: list[Attempt]) -> str:
-    """One sentence with the numbers."""
-    outcomes = Counter(attempt.outcome for attempt in attempts)
-    paths = Counter(attempt.path.split(",")[0] for attempt in attempts if attempt.path)
-    counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
+def totals(attempts: list[Tried]) -> str:
+    """Two sentences with the numbers."""
+    paths = Counter(tried.alone.path.split(",")[0] for tried in attempts if tried.alone.path)
     ways = ", ".join(f"{count} {path}" for path, count in sorted(paths.items()))
-    return f"{len(attempts)} types tried: {counts} ({ways})."
+    alone = _outcomes([tried.alone for tried in attempts])
+    together = _outcomes([tried.together for tried in attempts if tried.together])
+    return f"{len(attempts)} types tried: {alone} ({ways}). On two ranks: {together or 'none'}."
 
 
-def table(attempts: list[Attempt]) -> str:
+def _outcomes(attempts: list[Attempt]) -> str:
+    counts = Counter(attempt.outcome for attempt in attempts)
+    return ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
+
+
+def table(attempts: list[Tried]) -> str:
     """Markdown, one line a type."""
-    rows = [row_of(attempt) for attempt in attempts]
-    heads = ("type", "outcome", "path", "difference", "seconds", "why")
-    if any(attempt.share for attempt in attempts):
+    rows = [row_of(tried) for tried in attempts]
+    heads = ("type", "outcome", "path", "difference", "seconds", "two ranks", "why")
+    if any(tried.alone.share for tried in attempts):
         heads = (*heads, "quantized")
-        rows = [(*row, attempt.share) for row, attempt in zip(rows, attempts, strict=True)]
+        rows = [(*row, tried.alone.share) for row, tried in zip(rows, attempts, strict=True)]
     return "\n".join(markdown(heads, rows))
 
 
-def row_of(attempt: Attempt) -> tuple[str, ...]:
+def row_of(tried: Tried) -> tuple[str, ...]:
     """The cells of one line."""
-    trained = attempt.difference is not None
+    alone, together = tried.alone, tried.together
     return (
-        attempt.model_type,
-        attempt.outcome,
-        attempt.path,
-        f"{attempt.difference:.1e}" if trained else "",
-        f"{attempt.seconds:.1f}" if trained else "",
-        attempt.why,
+        *(alone.model_type, alone.outcome, alone.path, _difference(alone)),
+        f"{alone.seconds:.1f}" if alone.losses else "",
+        " ".join([together.outcome, _difference(together)]).strip() if together else "",
+        "; on two ranks: ".join(why for why in (alone.why, together and together.why) if why),
     )
+
+
+def _difference(attempt: Attempt) -> str:
+    return "" if attempt.difference is None else f"{attempt.difference:.1e}"
 
 
 def markdown(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:

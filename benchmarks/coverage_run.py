@@ -23,6 +23,7 @@ from transformers.pytorch_utils import Conv1D
 from ftrecipes.config.errors import RecipeError
 from ftrecipes.config.schema import QuantizationConfig
 from ftrecipes.finetuning import main
+from ftrecipes.model.initial import initialise_adapter
 from ftrecipes.model.packed import packed_parameters
 from tests import reference, tiny_families
 from tests.model.loading import load
@@ -54,6 +55,7 @@ class Attempt:
     difference: float | None = None
     seconds: float = 0.0
     share: str = ""  # of the weights that are quantized
+    losses: tuple[float, ...] = ()  # of the steps and of the evaluation
 
 
 def try_type(model_type: str, folder: Path, *, quantization: str = "none") -> Attempt:
@@ -76,7 +78,7 @@ def try_type(model_type: str, folder: Path, *, quantization: str = "none") -> At
     path, why = path_of(next(line for line in heard if "logits are made" in line))
     shares = [SHARE.search(line) for line in heard]
     share = next((found[1] for found in shares if found), "")
-    return Attempt(model_type, outcome, path, why, difference, seconds, share)
+    return Attempt(model_type, outcome, path, why, difference, seconds, share, tuple(losses))
 
 
 def save_inputs(model_type: str, folder: Path) -> None:
@@ -101,8 +103,12 @@ def save_inputs(model_type: str, folder: Path) -> None:
         (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
 
 
-def train(folder: Path, quantization: str) -> tuple[list[float], list[str]]:
-    """The recipe: losses of its steps and of its last evaluation, and what it logged."""
+def train(folder: Path, quantization: str, *, ranks: int = 1) -> tuple[list[float], list[str]]:
+    """The recipe: losses of its steps and of its last evaluation, and what it logged.
+
+    With several `ranks` all of them call it, and the rows of a step are shared out.
+    """
+    out = folder / ("out" if ranks == 1 else f"out{ranks}")
     heard = Listener()
     logger = logging.getLogger("ftrecipes")
     logger.addHandler(heard)
@@ -110,10 +116,11 @@ def train(folder: Path, quantization: str) -> tuple[list[float], list[str]]:
     main(
         model_name=folder / "model",
         dataset=folder / "train.jsonl",
-        output_dir=folder / "out",
+        output_dir=out,
+        enable_fsdp=ranks > 1,
         use_peft=True,
         batching_strategy="padding",
-        batch_size_training=len(ANSWERS),
+        batch_size_training=len(ANSWERS) // ranks,
         num_epochs=STEPS,
         lr=LR,
         scheduler="constant",
@@ -123,7 +130,7 @@ def train(folder: Path, quantization: str) -> tuple[list[float], list[str]]:
         device="cpu",
         **{"data.val_file": folder / "validation.jsonl", "quantization": quantization},
     )
-    lines = (folder / "out" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     metrics = [json.loads(line) for line in lines]
     steps = [line["loss"] for line in metrics if line["kind"] == "step"]
     last = [line["loss"] for line in metrics if line["kind"] == "evaluation"][-1]
@@ -141,8 +148,8 @@ def expected_losses(folder: Path, quantization: str) -> list[float]:
         round_weights(base, folder / "model")
     settings = PeftConfig.from_pretrained(folder / "out")
     settings.inference_mode = False
-    torch.manual_seed(SEED)
     model = get_peft_model(base, settings)
+    initialise_adapter(model, seed=SEED)  # PEFT itself draws other first values
     model.train()
     losses = reference.train(model, [rows] * STEPS, lr=LR, max_norm=MAX_NORM)
     return [*losses, reference.evaluate(model, val_rows)]
