@@ -107,13 +107,13 @@ def saved_values(model: peft.PeftModel, folder: str) -> Iterator[tuple[str, Tens
     For a model whose own values are not there: `load_weights` has found that all of them are in the
     file. Of LoRA and IA3 only; other methods keep parameters in other forms.
     """
-    live = {canonical_name(name): parameter for name, parameter in model.named_parameters()}
-    names = {id(parameter): name for name, parameter in live.items() if parameter.requires_grad}
+    live = dict(model.named_parameters())  # PEFT looks for modules where the model has them
+    names = {id(p): canonical_name(name) for name, p in live.items() if p.requires_grad}
     places = get_peft_model_state_dict(model, live, save_embedding_layers=False)
     weights = load_peft_weights(folder, device="cpu")
     for saved, parameter in places.items():
         if id(parameter) in names:
-            yield names.pop(id(parameter)), weights[saved]
+            yield names.pop(id(parameter)), weights[canonical_name(saved)]
     assert not names, f"trained and not saved: {sorted(names.values())}"
 
 
