@@ -7,40 +7,11 @@ from itertools import chain
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional
 
-from ftrecipes.data.loader import Loader
 from ftrecipes.data.rows import IGNORED, TokenRows, Totals
+from tests.data.loader_rows import all_rows, draw_lengths, make_loader, make_rows
 
 STRATEGIES = [("packing", "grouped"), ("padding", "grouped"), ("padding", "plain")]
-
-
-def make_rows(lengths, *, unlabelled=()) -> TokenRows:
-    """Row r holds the ids 1000 r, 1000 r + 1, ...; all but its first third is trained."""
-    ids = [np.arange(length) + 1000 * row for row, length in enumerate(lengths)]
-    labels = [np.where(np.arange(len(row)) < len(row) // 3, IGNORED, row) for row in ids]
-    for row in unlabelled:
-        labels[row] = np.full_like(labels[row], IGNORED)
-    return TokenRows(
-        input_ids=np.concatenate(ids).astype(np.int32),
-        labels=np.concatenate(labels).astype(np.int32),
-        offsets=np.cumsum([0, *lengths]),
-        sources=[f"row {row}" for row in range(len(lengths))],
-        report=[],
-    )
-
-
-def make_loader(rows, **options) -> Loader:
-    options = {"strategy": "packing", "batch_size": 2, "context_length": 64, "seed": 3} | options
-    return Loader(rows, **options)
-
-
-def draw_lengths(count, seed=0) -> list[int]:
-    return np.random.RandomState(seed).randint(2, 64, count).tolist()
-
-
-def all_rows(plan) -> list[int]:
-    return sorted(chain.from_iterable(chain.from_iterable(plan)))
 
 
 @pytest.mark.parametrize(("strategy", "shuffle"), STRATEGIES)
@@ -216,54 +187,6 @@ def test_the_first_micro_batches_of_an_evaluation_are_not_the_longest():
         plan = make_loader(rows, strategy=strategy, batch_size=4).evaluation_plan()
         some = rows.lengths[list(chain.from_iterable(plan[: len(plan) // 4]))].mean()
         assert some == pytest.approx(rows.lengths.mean(), rel=0.15)
-
-
-def test_a_micro_batch_is_its_rows_one_after_another():
-    """P02, D15: ids and labels by hand; the first label of each row is off."""
-    rows = make_rows([4, 3, 2])
-    batch = make_loader(rows).micro_batch((2, 0))
-    assert batch.row_ids == (2, 0)
-    assert batch.lengths == (2, 4)
-    assert batch.input_ids.tolist() == [2000, 2001, 0, 1, 2, 3]
-    assert batch.labels.tolist() == [IGNORED, 2001, IGNORED, 1, 2, 3]
-    assert batch.num_tokens == 4
-    assert batch.input_ids.dtype == batch.labels.dtype == torch.int64
-    # The rows themselves are as they were.
-    assert rows.labels.tolist()[7:] == [2000, 2001]
-
-
-def test_the_loss_of_a_micro_batch_is_the_rows_losses_each_by_itself():
-    """M19, P02: shifting the flat batch by one equals shifting every row by itself."""
-    rows = make_rows([4, 7, 2, 5])
-    batch = make_loader(rows).micro_batch((1, 3, 0, 2))
-    table = torch.randn(4000, 4000, generator=torch.Generator().manual_seed(0))
-    flat = functional.cross_entropy(table[batch.input_ids[:-1]], batch.labels[1:], reduction="sum")
-    each = 0.0
-    for start, end in zip(rows.offsets, rows.offsets[1:], strict=False):
-        ids = torch.from_numpy(rows.input_ids[start:end]).long()
-        labels = torch.from_numpy(rows.labels[start:end]).long()
-        each += functional.cross_entropy(table[ids[:-1]], labels[1:], reduction="sum")
-    torch.testing.assert_close(flat, each, rtol=1e-6, atol=1e-4)
-    assert batch.num_tokens == rows.num_tokens
-
-
-@pytest.mark.parametrize("strategy", ["packing", "padding"])
-def test_tokens_in_are_tokens_out(strategy):
-    """P05: counted labels of all micro-batches, and positions."""
-    rows = make_rows(draw_lengths(60), unlabelled=[3, 17])
-    loader = make_loader(rows, strategy=strategy)
-    batches = [loader.micro_batch(ids) for step in loader.step_plan(0) for ids in step]
-    assert sum(batch.num_tokens for batch in batches) == rows.num_tokens
-    kept = rows.lengths.sum() - rows.lengths[[3, 17]].sum()
-    assert sum(len(batch.input_ids) for batch in batches) == kept
-
-
-def test_rows_without_a_label_are_in_no_micro_batch():
-    rows = make_rows([5, 6, 7, 1], unlabelled=[1])
-    assert rows.token_counts.tolist() == [4, 0, 5, 0]
-    loader = make_loader(rows)
-    assert all_rows(loader.step_plan(0)) == [0, 2]
-    assert sorted(chain.from_iterable(loader.evaluation_plan())) == [0, 2]
 
 
 def test_an_epoch_of_200_000_rows_is_planned_with_all_of_them():

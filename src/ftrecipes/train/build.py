@@ -57,34 +57,25 @@ def open_training(
     `metrics` (metrics.jsonl) and the progress are open inside. Raises DataError and ModelError when
     there is nothing to train on or nothing to train.
     """
-    train, device = config.train, world.device
+    train = config.train
     engine = engine or OneProcess()
-    world.watch.phase("try the model on two rows")
-    attention = attention_of(model)  # before the probe, which sets it
-    with autocast(precision, device):
-        route = choose_route(model, rows, device=device, engine=engine)
-    log.info(route.reason)
-    batch_loss = BatchLoss(model, route, precision, world, engine)
+    # The attention before the probe, which sets it.
+    when = {"every_steps": config.samples.every_steps, "attention": attention_of(model)}
+    batch_loss = _batch_loss(model, rows, precision=precision, world=world, engine=engine)
     loader = _loader(config, rows, world, train.batch_size_training)
     epoch_steps = count_steps(
         loader.steps_per_epoch, num_epochs=train.num_epochs, max_train_step=train.max_train_step
     )
-    val_loader = None
-    if val_rows is not None:
-        val_loader = _loader(config, val_rows, world, train.val_batch_size)
+    evaluates = val_rows is not None
+    val_loader = _loader(config, val_rows, world, train.val_batch_size) if evaluates else None
     schedule = build_schedule(train, epoch_steps)
     optimizer = build_optimizer(trainable_parameters(model), train)
     updater = build_updater(
-        optimizer, config=train, precision=precision, device=device, engine=engine
+        optimizer, config=train, precision=precision, device=world.device, engine=engine
     )
     _warn_of_few_steps(train, len(rows), epoch_steps)
-    with build_recorder(
-        *(config, metrics),
-        model=model,
-        precision=precision,
-        world=world,
-        total_steps=schedule.total_steps,
-    ) as recorder:
+    described = {"model": model, "precision": precision, "world": world}
+    with build_recorder(config, metrics, total_steps=schedule.total_steps, **described) as recorder:
         yield Training(
             batch_loss=batch_loss,
             updater=updater,
@@ -95,17 +86,21 @@ def open_training(
             val_loader=val_loader,
             recorder=recorder,
             state=state,
-            sampler=Sampler(
-                *(batch_loss, tokenizer, prompts),
-                every_steps=config.samples.every_steps,
-                attention=attention,
-                stop=stop,
-            )
-            if prompts
-            else None,
+            sampler=Sampler(batch_loss, tokenizer, prompts, stop=stop, **when) if prompts else None,
             save_best=save_best,
             stop=stop,
         )
+
+
+def _batch_loss(
+    model: nn.Module, rows: TokenRows, *, precision: Precision, world: World, engine: Engine
+) -> BatchLoss:
+    """The loss of a micro-batch, by the route that the probe finds for this model."""
+    world.watch.phase("try the model on two rows")
+    with autocast(precision, world.device):
+        route = choose_route(model, rows, device=world.device, engine=engine)
+    log.info(route.reason)
+    return BatchLoss(model, route, precision, world, engine)
 
 
 def _warn_of_few_steps(train: TrainConfig, num_rows: int, epoch_steps: tuple[int, ...]) -> None:
