@@ -122,5 +122,5 @@ def assert_same_state(got: QuantState, expected: QuantState, name: str = "") -> 
 def assert_bytes(got: Tensor, expected: Tensor, name: str) -> None:
     """As bytes: numbers packed in a floating dtype may be NaN."""
     assert (got.dtype, got.numel()) == (expected.dtype, expected.numel()), name
-    one, other = (t.detach().reshape(-1).contiguous().view(torch.uint8) for t in (got, expected))
-    assert torch.equal(one, other), f"{name} differs"
+    one, other = (t.detach().cpu().reshape(-1).contiguous() for t in (got, expected))
+    assert torch.equal(one.view(torch.uint8), other.view(torch.uint8)), f"{name} differs"
