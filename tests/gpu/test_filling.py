@@ -43,7 +43,7 @@ def test_weights_read_by_range_are_those_of_transformers(family, tmp_path):
 
 @pytest.mark.parametrize("storage", [torch.uint8, torch.bfloat16], ids=str)
 def test_parts_packed_on_the_device_are_the_whole(storage):
-    """A weight packed by three ranks on the device, blocks over their borders: as packed at once."""
+    """A weight packed by three ranks on the device, blocks over their borders: as in one go."""
     weight = torch.randn(301, 1040, dtype=torch.bfloat16)
     whole, state = quantize_4bit(weight.to(CUDA), quant_type="nf4", quant_storage=storage)
     packing = Packing(shape=weight.shape, quant_type="nf4", double_quant=False, storage=storage)
