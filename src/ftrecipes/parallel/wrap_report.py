@@ -13,10 +13,11 @@ from ftrecipes.parallel.engine import Engine
 from ftrecipes.parallel.recompute import without_wrapper
 from ftrecipes.parallel.wrap import Unit
 
-# A rank may keep this share of all bytes before sharding counts as useless, and a parameter that
-# every rank keeps whole this one before it is an accident.
+# A rank may keep this share of all bytes before sharding counts as useless. What it keeps whole is
+# an accident above both these shares: of all bytes, and of what the rank keeps. (Tables of
+# positions have one row in some parts for images, which only one rank can have.)
 _USELESS = 0.9
-_SMALL = 0.01
+_SMALL, _SMALL_ON_A_RANK = 0.01, 0.2
 _NAMED = 4  # parameters that an error names
 _MIB, _GIB = 2**20, 2**30
 
@@ -110,10 +111,11 @@ def check_saved(report: WrapReport) -> None:
         return
     all_bytes = sum(part for part, _ in report.kept.values())
     useless = all_bytes > _USELESS * report.parameter_bytes
+    small = max(_SMALL * report.parameter_bytes, _SMALL_ON_A_RANK * all_bytes)
     whole = {
         name: size
         for name, (part, size) in report.kept.items()
-        if part == size and (useless or size > _SMALL * report.parameter_bytes)
+        if part == size and (useless or size > small)
     }
     if not useless and not whole:
         return
