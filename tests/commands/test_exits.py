@@ -83,6 +83,8 @@ def test_the_documented_codes_are_these():
         # One rank found it, and has told the others.
         (ConfigError, False, "1", "error: broken\n"),
         (DataError, None, "1", "error: rank 1: broken\n"),
+        # All raise it, and the text names the rank where it came from.
+        (CheckpointError, None, "1", "error: broken\n"),
         (DataError, True, "1", ""),
         (PeerError, False, "1", "error: broken\n"),
         (PeerError, True, "1", ""),

@@ -12,12 +12,20 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from ftrecipes.commands.screen import open_streams, show
-from ftrecipes.config.errors import ConfigError, PeerError, RecipeError
+from ftrecipes.config.errors import (
+    CheckpointError,
+    ConfigError,
+    PeerError,
+    RecipeError,
+    TrainingError,
+)
 from ftrecipes.config.help import help_text
 from ftrecipes.runtime.ranks import Ranks, read_ranks
 from ftrecipes.runtime.signals import Stopped, stops_raised
 
 INTERRUPTED = 130
+# Those that all processes raise alike, whoever tells them, and those that name a rank themselves.
+WHOSE_IS_SAID = (ConfigError, CheckpointError, TrainingError, PeerError)
 
 
 def run_command(
@@ -45,8 +53,7 @@ def end(action: Callable[[], object]) -> NoReturn:
         except RecipeError as error:
             if _tells(error):
                 notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
-                # The others' fault names their ranks; that of the settings is everyone's.
-                is_own = not isinstance(error, (ConfigError, PeerError))
+                is_own = not isinstance(error, WHOSE_IS_SAID)
                 sys.stderr.write(f"error: {_name() if is_own else ''}{error}{notes}\n")
             _leave(error.exit_code)
         except Stopped as stop:
