@@ -123,7 +123,9 @@ def _with_whole(
     world.watch.beat()
 
     def kept(whole: Tensor) -> Tensor | None:
-        return whole.to("cpu") if world.rank == 0 else None
+        # Uneven shares come with padding, which the tensor would keep alive behind its last row.
+        padded = whole.untyped_storage().nbytes() > whole.nbytes
+        return whole.to("cpu", copy=padded) if world.rank == 0 else None
 
     found = {name: kept(engine.gather(live[name].detach())) for name in piece.sources}
     first_does(partial(action, found), world)

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from ftrecipes.config.errors import CheckpointError, PeerError, RecipeError
 from ftrecipes.runtime.collectives import gather_objects
+from ftrecipes.runtime.nodes import beating, wait_for_all
 from ftrecipes.runtime.world import World
 
 Result = TypeVar("Result")
@@ -37,11 +38,13 @@ def _agreed(action: Callable[[], Result], world: World) -> list[Result | None]:
     """What `action` gave on each rank; or the error of the first rank where it raised."""
     result = own = told = None
     try:
-        result = action()
+        with beating(world.watch):  # a large file takes its time
+            result = action()
     except PeerError:
         raise  # the others have ended, or end by themselves
     except Exception as error:  # noqa: BLE001  raised below, on all ranks
         own, told = error, _told(error, world)
+    wait_for_all(world)
     everyone = gather_objects((result, told), world)
     for rank, (_, failure) in enumerate(everyone):
         if failure is None:
