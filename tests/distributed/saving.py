@@ -34,7 +34,8 @@ class OwnLlama(LlamaForCausalLM):
 
 def world_of() -> World:
     rank, size = dist.get_rank(), dist.get_world_size()
-    return World(rank, size, rank, torch.device("cpu"), host=f"host{rank}")
+    store = dist.distributed_c10d._get_default_store()
+    return World(rank, size, rank, torch.device("cpu"), host=f"host{rank}", store=store)
 
 
 def shared(folder: Path, name: str) -> Path:

@@ -18,6 +18,7 @@ from ftrecipes.runtime.watch import Watch
 from ftrecipes.runtime.world import World
 
 _POLL_SECONDS = 0.1
+_SHORT_POLL_SECONDS = 0.02  # of what is mostly short
 _BEAT_SECONDS = 1
 # A network folder may show a new file late: NFS keeps what it knows of a folder for up to a minute.
 _FOLDER_SECONDS = 60
@@ -40,7 +41,7 @@ def first_on_machine(world: World) -> Iterator[None]:
     # A rank counts its own calls in the store: the same number on all, as all call in one order.
     name = f"first/{store.add(f'first/calls/{world.rank}', 1)}"
     machine = f"{name}/{world.machine}"
-    with _beating(world.watch):
+    with beating(world.watch):
         try:
             if world.local_rank > 0:
                 _wait_for(machine, f"{name}/failed", world)
@@ -68,8 +69,11 @@ def _wait_for(key: str, failed: str, world: World) -> None:
 
 
 @contextmanager
-def _beating(watch: Watch) -> Iterator[None]:
-    """Beat while the body runs, which may be long and calls nothing that beats."""
+def beating(watch: Watch) -> Iterator[None]:
+    """Beat while the body runs, which may be long and calls nothing that beats.
+
+    Each rank for itself. A rank that hangs inside is not found; one that dies is.
+    """
     over = threading.Event()
 
     def beat() -> None:
@@ -83,6 +87,23 @@ def _beating(watch: Watch) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
+
+
+def wait_for_all(world: World) -> None:
+    """Come back when every rank is here, however long some of them take.
+
+    For what comes after work of unknown length on one rank: a collective has a limit. All ranks
+    call it.
+    """
+    if world.size == 1:
+        return
+    store = world.store
+    name = f"all/{store.add(f'all/calls/{world.rank}', 1)}"
+    if store.add(f"{name}/here", 1) == world.size:
+        store.set(name, "")
+    with beating(world.watch):
+        while not store.check([name]):
+            time.sleep(_SHORT_POLL_SECONDS)
 
 
 def check_same(world: World, **values: object) -> None:
@@ -153,7 +174,7 @@ def check_shared_folder(world: World, folder: Path, *, seconds: float = _FOLDER_
     try:
         wrong = first_says(_leave(file, token, world) if world.rank == 0 else "", world)
         looks = world.local_rank == 0 and not wrong
-        with _beating(world.watch):
+        with beating(world.watch):
             sees = not looks or _finds(file, token, seconds=seconds)
             found = gather_objects((world.host, sees), world)
     finally:
