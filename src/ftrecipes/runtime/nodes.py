@@ -103,6 +103,7 @@ def wait_for_all(world: World) -> None:
         store.set(name, "")
     with beating(world.watch):
         while not store.check([name]):
+            world.watch.listen()
             time.sleep(_SHORT_POLL_SECONDS)
 
 

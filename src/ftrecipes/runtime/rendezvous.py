@@ -96,7 +96,8 @@ def _connect(name: str, port: int, ranks: Ranks, host: str) -> dist.Store:
         return dist.TCPStore(
             *(name, port, ranks.size),
             is_master=keeps,
-            timeout=timedelta(seconds=MASTER_SECONDS),
+            # torch 2.13 tries twice, and pauses in between for up to as long.
+            timeout=timedelta(seconds=MASTER_SECONDS / 3),
             wait_for_workers=False,
         )
     except (RuntimeError, OSError) as error:

@@ -29,6 +29,10 @@ class Watch(Protocol):
     def beat(self) -> None:
         """Progress inside a phase: a micro-batch, a tensor, a token."""
 
+    def listen(self) -> None:
+        """Raise PeerError when the run is known to be over: for who waits for others in a loop, and
+        may do so where the watch's own call is put off. Main thread only."""
+
     def failed(self, error: BaseException) -> None:
         """Leave the error of this rank for the others, which end with it."""
 
@@ -48,6 +52,9 @@ class NoWatch:
 
     def beat(self) -> None:
         """Nobody else to tell."""
+
+    def listen(self) -> None:
+        """Nobody else to hear of."""
 
     def failed(self, error: BaseException) -> None:
         """Nobody else to tell."""
@@ -108,7 +115,7 @@ def open_watch(
         patience=patience or Patience(),
         address=f"{os.environ.get('MASTER_ADDR', host)}:{os.environ.get('MASTER_PORT', '?')}",
     )
-    with handled((PEER_SIGNAL,), watcher.interrupt):
+    with handled((PEER_SIGNAL,), watcher.listen):
         watcher.start()
         with told_by(watcher):
             yield watcher

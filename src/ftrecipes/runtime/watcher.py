@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from ftrecipes.config.errors import PeerError, RecipeError
@@ -128,8 +127,8 @@ class Watcher(threading.Thread):
         self.failed(error)
         return None
 
-    def interrupt(self, number: int, frame: FrameType | None) -> None:
-        """Handler of PEER_SIGNAL: the main thread learns of the finding, once."""
+    def listen(self, *_: object) -> None:
+        """See Watch; also the handler of PEER_SIGNAL. The main thread learns of it once."""
         if self._peer_error is not None and not self._is_leaving:
             self._is_leaving = True
             raise self._peer_error
