@@ -9,8 +9,20 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from ftrecipes.config.errors import ModelError
+from ftrecipes.model.fill import fill
+from ftrecipes.model.skeleton import build_skeleton
+from ftrecipes.runtime.shares import Share
 from tests import tiny_models
-from tests.model.filling import BFLOAT16, FLOAT32, assert_same, filled, loaded
+from tests.model.filling import (
+    BFLOAT16,
+    CPU,
+    FLOAT32,
+    assert_same,
+    filled,
+    loaded,
+    put_whole,
+    settings,
+)
 
 NF4 = {"quant_type": "nf4", "use_double_quant": True}
 FP4 = {"quant_type": "fp4", "use_double_quant": False}
@@ -136,6 +148,16 @@ def test_files_that_are_cut_short_or_missing_are_named(tmp_path):
     file.unlink()
     with pytest.raises(ModelError, match=f"{file.name} is missing"):
         filled(tmp_path)
+
+
+def test_weights_that_are_kept_in_another_dtype_are_rounded_as_they_are_read(folders):
+    """A base of bfloat16 whose weights are then stored in float32, as trained ones may be."""
+    source, config = settings(folders["llama"])
+    model = build_skeleton(source, config, BFLOAT16).float()
+    put = put_whole(model)
+    one = {"share": Share(), "group": None, "beat": lambda: None}
+    fill(model, source, config, BFLOAT16, device=CPU, put=put, **one)
+    assert_same(model, loaded(folders["llama"], None, BFLOAT16).float())
 
 
 def test_a_folder_without_weights(folders, tmp_path):

@@ -22,6 +22,7 @@ from ftrecipes.model.plain_names import parameter_places, plain_name
 from ftrecipes.model.readers import Reader, opened
 from ftrecipes.model.resolve import ModelSource
 from ftrecipes.runtime import log
+from ftrecipes.runtime.host_memory import give_back_freed
 from ftrecipes.runtime.shares import Share
 
 
@@ -67,6 +68,7 @@ def fill(
         _check_headers(source, donor, parts, tasks=tasks, unexpected=unexpected)
         for task in tasks:
             _take(task, donor, reader, parts=parts)
+            give_back_freed()
             beat()
         _check_filled(source, donor, parts, model=model)
         num_converted = sum(task.converter is not None for task in tasks)
