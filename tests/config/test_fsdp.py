@@ -148,7 +148,7 @@ def test_settings_of_fsdp_need_it(needed):
     words = "--fsdp.cpu_offload --fsdp.timeout_seconds 600 --low_cpu_fsdp"
     (fault,) = faults_of(lambda: parsed(needed, words))
     names = "--low_cpu_fsdp, --fsdp.cpu_offload, --fsdp.timeout_seconds"
-    assert fault.startswith(f"{names}: would have no effect: it needs --enable_fsdp")
+    assert fault.startswith(f"{names}: would have no effect: without --enable_fsdp")
 
 
 def test_prefix_tuning_is_not_computed_again(needed):

@@ -189,8 +189,8 @@ def test_a_file_without_fsdp_has_no_effect(needed):
     Path(FILE).write_text('{"cpu_offload": true}')
     (fault,) = faults_of(lambda: parse_words([*needed, "--fsdp_config", FILE]))
     assert fault == (
-        "--fsdp_config, --fsdp.cpu_offload: would have no effect: it needs --enable_fsdp "
-        "(see fsdp.json)"
+        "--fsdp_config, --fsdp.cpu_offload: would have no effect: without --enable_fsdp one "
+        "process trains (see fsdp.json)"
     )
 
 

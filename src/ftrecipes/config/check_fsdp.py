@@ -72,7 +72,7 @@ def _without(config: RunConfig) -> Iterator[Fault]:
     if FSDP_FILE in config.origins:
         names = [FSDP_FILE, *names]
     if names:
-        yield idle(names, f"it needs --{SWITCH}", SWITCH)
+        yield idle(names, f"without --{SWITCH} one process trains", SWITCH)
 
 
 def _fsdp(config: RunConfig) -> Iterator[Fault]:

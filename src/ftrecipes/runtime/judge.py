@@ -189,7 +189,8 @@ class Judge:
             return findings.silent(gone, seconds=self._silence(gone))
         if reason == _COLLECTIVE and early:
             return findings.gone_early(early[0])
-        if reason == _IDLE:
+        # A rank that was only slow has moved on meanwhile.
+        if reason == _IDLE and own.idle_seconds > timeout_seconds:
             marks = dict.fromkeys(silent, "no sign of life") | self._stopped()
             reports = self._post.reports | {own.rank: own}
             return findings.stuck(reports, size=self._size, marks=marks, seconds=timeout_seconds)

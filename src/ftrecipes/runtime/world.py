@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from ftrecipes.config.errors import ConfigError
+from ftrecipes.runtime.host_memory import free_at_once
 from ftrecipes.runtime.ranks import Ranks, read_ranks
 from ftrecipes.runtime.rendezvous import meet
 from ftrecipes.runtime.watch import NoWatch, Watch, open_watch
@@ -69,6 +70,8 @@ def open_world(device: str, *, enable_fsdp: bool, timeout_seconds: float) -> Ite
     ranks = read_ranks()
     place = choose_device(device, ranks.local_rank)
     _check_devices(place, ranks)
+    if place.type == "cpu" and ranks.size > 1:
+        free_at_once()
     host = socket.gethostname()
     store, machine = meet(ranks, host, seconds=timeout_seconds)
     watched = open_watch(store, **ranks._asdict(), host=host, timeout_seconds=timeout_seconds)
