@@ -130,6 +130,7 @@ class Sharded:
         self.replicas = mesh["replicate"].size() if "replicate" in names else 1
         self.squares_weight = 1.0 / self.replicas
         self._trained = _that_train(self.units)
+        self.sums_once = _whole_gradient_bytes(self.root) <= _kept_bytes(self.root)
         self._reached = False  # whether each of them was gathered at least once
         self._running = self._entered = False
         self._enter_root = _entrance(self.root)
@@ -149,6 +150,8 @@ class Sharded:
         return self._enter_head(fn, *args)
 
     def accumulate(self, is_last: bool) -> None:
+        if not self.sums_once:
+            return
         if not is_last and not self._reached:
             # torch 2.13 keeps the gradients of this micro-batch with the gathered parameters, and
             # fails where there never were any: in parts for images, say, that no text reaches.
@@ -187,6 +190,16 @@ class Sharded:
             raise
         finally:
             self._running = False
+
+
+def _whole_gradient_bytes(root: nn.Module) -> int:
+    """Of all that is trained, not cut, in float32."""
+    return sum(4 * parameter.numel() for parameter in root.parameters() if parameter.requires_grad)
+
+
+def _kept_bytes(root: nn.Module) -> int:
+    """Of the parameters that this rank keeps."""
+    return sum(parameter.to_local().nbytes for parameter in root.parameters())
 
 
 def _that_train(units: Sequence[FSDPModule]) -> list[FSDPModule]:

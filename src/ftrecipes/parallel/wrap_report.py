@@ -52,8 +52,6 @@ class WrapReport:
     """Part of both: every rank keeps the buffers whole,"""
     statistics_bytes: int
     """and so the statistics of quantized weights."""
-    kept: dict[str, tuple[int, int]]
-    """Parameter -> (bytes of it that a rank keeps, its bytes)."""
 
     def lines(self) -> list[str]:
         """For the log: one line for each kind of unit, then the memory of a rank."""
@@ -82,10 +80,7 @@ def wrap_report(model: nn.Module, units: Sequence[Unit], engine: Engine) -> Wrap
         own = {id(p): p for m in unit.modules for p in m.parameters() if id(p) not in taken}
         taken |= own.keys()
         rows.append(_row(unit, list(own.values()), logical))
-    kept = {
-        name: (_kept_bytes(parameter, engine.share.count), parameter.nbytes)
-        for name, parameter in model.named_parameters()
-    }
+    kept = kept_bytes(model, ranks=engine.share.count)
     states = [state for module in model.modules() for state in _states(module).values()]
     statistics = _storage_bytes(tensor for state in states for tensor in _tensors(state))
     buffers = _storage_bytes(model.buffers())
@@ -98,32 +93,40 @@ def wrap_report(model: nn.Module, units: Sequence[Unit], engine: Engine) -> Wrap
         measured_bytes=shares + statistics + buffers,
         buffer_bytes=buffers,
         statistics_bytes=statistics,
-        kept=kept,
     )
 
 
-def check_saved(report: WrapReport) -> None:
+def kept_bytes(model: nn.Module, *, ranks: int) -> dict[str, tuple[int, int]]:
+    """Parameter -> (bytes of it that a rank keeps, the most of all, its bytes), with or without
+    weights in place. Each rank for itself, and the same on all."""
+    return {
+        name: (_kept_bytes(parameter, ranks), parameter.nbytes)
+        for name, parameter in model.named_parameters()
+    }
+
+
+def check_saved(kept: dict[str, tuple[int, int]], *, ranks: int) -> None:
     """Raise ModelError where several ranks share a model and each keeps (nearly) all of it.
 
-    It names what is kept whole. The same on all ranks.
+    `kept` is what `kept_bytes` finds; the error names what is kept whole. The same on all ranks.
     """
-    if report.ranks == 1:
+    if ranks == 1:
         return
-    all_bytes = sum(part for part, _ in report.kept.values())
-    useless = all_bytes > _USELESS * report.parameter_bytes
-    small = max(_SMALL * report.parameter_bytes, _SMALL_ON_A_RANK * all_bytes)
+    on_a_rank, all_bytes = (sum(sizes) for sizes in zip(*kept.values(), strict=True))
+    useless = on_a_rank > _USELESS * all_bytes
+    small = max(_SMALL * all_bytes, _SMALL_ON_A_RANK * on_a_rank)
     whole = {
         name: size
-        for name, (part, size) in report.kept.items()
+        for name, (part, size) in kept.items()
         if part == size and (useless or size > small)
     }
     if not useless and not whole:
         return
-    largest = sorted(whole or report.kept, key=lambda name: -report.kept[name][1])[:_NAMED]
-    named = ", ".join(f"{name} ({_size(report.kept[name][1])})" for name in largest)
+    largest = sorted(whole or kept, key=lambda name: -kept[name][1])[:_NAMED]
+    named = ", ".join(f"{name} ({_size(kept[name][1])})" for name in largest)
     raise ModelError(
-        f"Sharding over {report.ranks} ranks saves too little: each keeps "
-        f"{_size(all_bytes)} of {_size(report.parameter_bytes)}.\n"
+        f"Sharding over {ranks} ranks saves too little: each keeps "
+        f"{_size(on_a_rank)} of {_size(all_bytes)}.\n"
         f"  got: whole on a rank are {named}\n"
         "  expected: parameters with at least as many rows as there are ranks\n"
         "  do: use fewer processes, or --fsdp.sharding_strategy NO_SHARD to keep everything"

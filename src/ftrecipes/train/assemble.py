@@ -28,7 +28,7 @@ from ftrecipes.parallel.place import Places
 from ftrecipes.parallel.recompute import recompute
 from ftrecipes.parallel.shard import shard
 from ftrecipes.parallel.wrap import blocks_of, lora_aware_wrap_policy
-from ftrecipes.parallel.wrap_report import check_saved, wrap_report
+from ftrecipes.parallel.wrap_report import check_saved, kept_bytes, wrap_report
 from ftrecipes.runtime import log
 from ftrecipes.runtime.seed import seed_everything
 from ftrecipes.runtime.world import World
@@ -75,6 +75,7 @@ def build_model(
     it whole. All ranks call it. Raises ModelError.
     """
     hollow = mesh is not None and config.train.low_cpu_fsdp
+    log.info(_plan(config, precision, world))
     if hollow:
         model = build_skeleton(source, config, precision)
     else:
@@ -98,6 +99,20 @@ def build_model(
     # Dropout is another on each rank, as its rows are.
     seed_everything(config.train.seed + world.rank)
     return model, engine
+
+
+def _plan(config: RunConfig, precision: Precision, world: World) -> str:
+    """On what, and how, this run computes; for the log."""
+    train = config.train
+    parts = [f"{world.size} process{'es' if world.size > 1 else ''} on {world.device.type}"]
+    if train.enable_fsdp:
+        parts.append(config.fsdp.sharding_strategy)
+        parts += ["shares in the memory of the host"] if config.fsdp.cpu_offload else []
+    parts += ["activations of blocks computed again"] if recomputes(config) else []
+    parts.append(f"computing in {precision.compute}")
+    step = train.gradient_accumulation_steps * world.size
+    parts.append(f"{step} micro-batch{'es' if step > 1 else ''} a step")
+    return "; ".join(parts)
 
 
 def recomputes(config: RunConfig) -> bool:
@@ -151,6 +166,12 @@ def _share_out(
         fsdp=config.fsdp,
         compute=None if compute is None else getattr(torch, compute),
     )
+    check_saved(kept_bytes(model, ranks=engine.share.count), ranks=engine.share.count)
+    if not engine.sums_once and config.train.gradient_accumulation_steps > 1:
+        log.info(
+            "each micro-batch sums its gradients over the processes: kept whole until the last one "
+            "they would take more memory than all shares"
+        )
     if config.train.low_cpu_fsdp:
         places = Places(model, engine)
         began = time.perf_counter()
@@ -167,8 +188,6 @@ def _share_out(
         log.info(
             f"{filled.num_weights} weights read as shares in {time.perf_counter() - began:.1f} s"
         )
-    report = wrap_report(model, units, engine)
-    for line in report.lines():
+    for line in wrap_report(model, units, engine).lines():
         log.info(line)
-    check_saved(report)
     return engine
