@@ -1,6 +1,7 @@
 """Models that several ranks build with their adapters, against one process that builds them whole.
 
 Every rank compares all weights of the sharded model, gathered, and its output for a row.
+C04: blocks are recomputed, and what is trained is the same, of new adapters and continued ones.
 """
 
 from dataclasses import replace

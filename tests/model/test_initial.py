@@ -1,5 +1,6 @@
 """First values of adapters: PEFT's distributions, drawn by name."""
 
+import warnings
 from dataclasses import replace
 
 import peft
@@ -10,12 +11,7 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from ftrecipes.config.schema import QuantizationConfig, RunConfig
-from ftrecipes.model.adapters import (
-    add_adapters,
-    add_to_skeleton,
-    canonical_name,
-    trainable_parameters,
-)
+from ftrecipes.model.adapters import add_adapters, canonical_name, trainable_parameters
 from ftrecipes.model.initial import initialise_adapter
 from ftrecipes.model.resolve import resolve_source
 from ftrecipes.model.skeleton import build_skeleton
@@ -175,7 +171,8 @@ def test_a_skeleton_gets_the_values_that_a_loaded_model_gets(quantization, train
     loaded = add_adapters(load(folder, config.quantization), config, precision)
     initialise_adapter(loaded, seed=5)
     source = resolve_source(str(folder), None, trust_remote_code=False)
-    skeleton = add_to_skeleton(build_skeleton(source, config, precision), config, precision)
+    with torch.device("meta"):
+        skeleton = add_adapters(build_skeleton(source, config, precision), config, precision)
     given = {}
     initialise_adapter(skeleton, seed=5, set_value=given.__setitem__)
     expected = values(loaded)
@@ -200,7 +197,9 @@ def test_an_adapter_to_go_on_from_is_read_by_name(method, settings, tmp_path):
     loaded = add_adapters(load(base), config, FLOAT32)
     initialise_adapter(loaded, seed=5, folder=str(tmp_path / "adapter"))
     source = resolve_source(str(base), None, trust_remote_code=False)
-    skeleton = add_to_skeleton(build_skeleton(source, config, FLOAT32), config, FLOAT32)
+    with torch.device("meta"), warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)  # nothing is said of weights that are not read
+        skeleton = add_adapters(build_skeleton(source, config, FLOAT32), config, FLOAT32)
     given = {}
     initialise_adapter(
         skeleton, seed=5, folder=str(tmp_path / "adapter"), set_value=given.__setitem__

@@ -1,6 +1,5 @@
 """What is trained: adapters on a frozen base, or every parameter."""
 
-import warnings
 from collections.abc import Iterator, Sequence
 
 import peft
@@ -41,9 +40,10 @@ def add_adapters(
     """The model with one adapter, trainable in `precision.trainable`, on a frozen base.
 
     The adapter is a new one of `--peft_method`, or that of `--from_peft_checkpoint` with its
-    weights. The embedding rows of `new_token_ids` are trained with it. A prompt that starts from
-    a text needs the tokenizer. Raises ModelError for names that match nothing, for what the method
-    or the model can not do, and for what PEFT refuses.
+    weights. On a model without weights, inside `torch.device("meta")`, it has none either: see
+    `initialise_adapter`. The embedding rows of `new_token_ids` are trained with it. A prompt that
+    starts from a text needs the tokenizer. Raises ModelError for names that match nothing, for what
+    the method or the model can not do, and for what PEFT refuses.
     """
     folder = config.train.from_peft_checkpoint
     linear = ", ".join(linear_names(model))  # PEFT may fail halfway through the modules
@@ -83,27 +83,6 @@ def _known_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None
     return rows if tokenizer is None else min(rows, vocabulary_size(tokenizer))
 
 
-def add_to_skeleton(
-    skeleton: PreTrainedModel,
-    config: RunConfig,
-    precision: Precision,
-    *,
-    new_token_ids: Sequence[int] = (),
-    tokenizer: PreTrainedTokenizerBase | None = None,
-) -> peft.PeftModelForCausalLM:
-    """The same for a model on the meta device, where the adapter stays too.
-
-    Nothing is read of an adapter to go on from but names and shapes: `initialise_adapter` gives its
-    values once the model is sharded.
-    """
-    with torch.device("meta"), warnings.catch_warnings():
-        # weights of an adapter are tried for their names and shapes
-        warnings.filterwarnings("ignore", ".*copying from a non-meta parameter")
-        return add_adapters(
-            skeleton, config, precision, new_token_ids=new_token_ids, tokenizer=tokenizer
-        )
-
-
 def rehearse_adapters(
     sketch: PreTrainedModel,
     config: RunConfig,
@@ -113,7 +92,8 @@ def rehearse_adapters(
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> None:
     """Raise what `add_adapters` would raise, on a model without weights (see `sketch_model`)."""
-    add_to_skeleton(sketch, config, precision, new_token_ids=new_token_ids, tokenizer=tokenizer)
+    with torch.device("meta"):
+        add_adapters(sketch, config, precision, new_token_ids=new_token_ids, tokenizer=tokenizer)
 
 
 def train_everything(

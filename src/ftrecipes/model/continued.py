@@ -1,5 +1,6 @@
 """An adapter to go on from: its settings and weights become the one adapter of a model."""
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -87,7 +88,10 @@ def load_weights(model: peft.PeftModel, folder: str) -> None:
     twice = {n for n in weights if n.replace(".modules_to_save.", ".") in weights.keys() - {n}}
     for name in twice | _base_weights(model, weights, folder):
         del weights[name]
-    result = set_peft_model_state_dict(model, weights)
+    with warnings.catch_warnings():
+        # a model without weights takes names and shapes only
+        warnings.filterwarnings("ignore", ".*copying from a non-meta parameter")
+        result = set_peft_model_state_dict(model, weights)
     if model.active_peft_config.is_prompt_learning:
         return  # PEFT is strict with these itself
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
