@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ftrecipes.commands import exits
 from ftrecipes.commands.exits import INTERRUPTED, end
 from ftrecipes.config.errors import (
     CheckpointError,
@@ -22,6 +23,7 @@ from ftrecipes.config.errors import (
 DOCS = Path(__file__).parents[2] / "docs" / "how-it-works.md"
 ERRORS = (ConfigError, DataError, ModelError, CheckpointError, TrainingError, PeerError)
 CODES = dict(zip(ERRORS, range(2, 8), strict=True))
+RANKS = {"RANK": "1", "WORLD_SIZE": "3", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 
 
 def leave(action) -> int:
@@ -101,8 +103,18 @@ def action():
     raise error
 end(action)
 """
-    ranks = {"RANK": "1", "WORLD_SIZE": "3", "LOCAL_RANK": local_rank, "LOCAL_WORLD_SIZE": "2"}
+    ranks = RANKS | {"LOCAL_RANK": local_rank, exits.STARTED_BY_TORCHRUN: "run"}
     done = subprocess.run(
         [sys.executable, "-c", action], env=os.environ | ranks, capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (CODES[kind], shown)
+
+
+def test_of_processes_started_by_hand_each_tells_its_own_fault(monkeypatch, capsys):
+    """It may be the only one with a wrong flag, and the others only wait for it."""
+    monkeypatch.delenv(exits.STARTED_BY_TORCHRUN, raising=False)
+    monkeypatch.setattr(exits, "_leave", sys.exit)
+    for name, value in RANKS.items():
+        monkeypatch.setenv(name, value)
+    assert leave(raising(ConfigError("broken"))) == ConfigError.exit_code
+    assert capsys.readouterr().err == "error: broken\n"

@@ -24,6 +24,7 @@ from ftrecipes.runtime.ranks import Ranks, read_ranks
 from ftrecipes.runtime.signals import Stopped, stops_raised
 
 INTERRUPTED = 130
+STARTED_BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
 # Those that all processes raise alike, whoever tells them, and those that name a rank themselves.
 WHOSE_IS_SAID = (ConfigError, CheckpointError, TrainingError, PeerError)
 
@@ -75,8 +76,9 @@ def end(action: Callable[[], object]) -> NoReturn:
 
 def _tells(error: RecipeError) -> bool:
     if error.is_told is None and isinstance(error, ConfigError):
-        # Found before the processes could speak to each other, as a rule by all of a machine.
-        return _ranks().local_rank == 0
+        # Found before the processes could speak to each other. torchrun gives all of a machine the
+        # same words; of those that were started by hand, one may be the only one that is wrong.
+        return _ranks().local_rank == 0 or STARTED_BY_TORCHRUN not in os.environ
     return not error.is_told
 
 

@@ -135,7 +135,8 @@ def check_same(world: World, **values: object) -> None:
             "The processes do not agree on what to do.",
             got="\n    ".join(lines),
             expected="the same settings, packages, model and data on every machine",
-            do="start every machine with the same command, and install and copy the same there",
+            do="start every machine with the same command, install and copy the same there, and let"
+            " a custom data set make the same rows in every process",
         )
         raise ConfigError(fault.text)
 
