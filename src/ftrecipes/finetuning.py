@@ -167,7 +167,7 @@ class Inputs:
 def read_inputs(config: RunConfig) -> Inputs:
     """Model files but for the weights, tokenizer, rows and prompts; what hubs have is fetched."""
     from ftrecipes.data.prompts import read_prompts
-    from ftrecipes.data.splits import read_splits
+    from ftrecipes.data.splits import read_splits, report_splits
     from ftrecipes.model.resolve import load_tokenizer, resolve_source, settle_quantization
     from ftrecipes.model.vocabulary import add_new_tokens
 
@@ -180,6 +180,7 @@ def read_inputs(config: RunConfig) -> Inputs:
     add_new_tokens(tokenizer, train.new_tokens)
     config = settle_context_length(config, source)
     rows, val_rows = read_splits(config, tokenizer)
+    report_splits(config, rows, val_rows)
     prompts = read_prompts(config.samples, tokenizer, limit=position_limit(config, source))
     return Inputs(config, source, tokenizer, rows, val_rows, prompts)
 

@@ -22,7 +22,7 @@ def read_splits(
     """The training rows, and the rows to evaluate on or None when there are none.
 
     With `data.val_fraction` the validation rows are cut off before anything else happens to the
-    rows. The log tells what was read. Raises DataError with the faults of both splits.
+    rows. Raises DataError with the faults of both splits.
     """
     faults: list[DataError] = []
     found: dict[str, TokenRows] = {}
@@ -38,11 +38,16 @@ def read_splits(
         # Two parts of one file may have the same fault.
         raise DataError("\n\n".join(dict.fromkeys(map(str, faults)))) from faults[0]
     _report_absent(config.train.new_tokens, tokenizer, found["train"])
-    for split, rows in found.items():
-        _report(split, rows)
-    if "validation" not in found:
-        _report_no_validation(config)
     return found["train"], found.get("validation")
+
+
+def report_splits(config: RunConfig, rows: TokenRows, val_rows: TokenRows | None) -> None:
+    """Tell in the log what was read. Raises DataError when there is nothing to stop early by."""
+    _report("train", rows)
+    if val_rows is None:
+        _report_no_validation(config)
+    else:
+        _report("validation", val_rows)
 
 
 def _report(split: str, rows: TokenRows) -> None:

@@ -17,6 +17,7 @@ from ftrecipes.model.adapters import (
     train_everything,
     trained_share,
 )
+from ftrecipes.model.converted import weight_paths
 from ftrecipes.model.fill import fill
 from ftrecipes.model.initial import initialise_adapter
 from ftrecipes.model.load import load_model, sketch_model
@@ -30,6 +31,7 @@ from ftrecipes.parallel.shard import shard
 from ftrecipes.parallel.wrap import blocks_of, lora_aware_wrap_policy
 from ftrecipes.parallel.wrap_report import check_saved, kept_bytes, wrap_report
 from ftrecipes.runtime import log
+from ftrecipes.runtime.nodes import first_on_machine
 from ftrecipes.runtime.seed import seed_everything
 from ftrecipes.runtime.world import World
 
@@ -173,6 +175,9 @@ def _share_out(
             "they would take more memory than all shares"
         )
     if config.train.low_cpu_fsdp:
+        with first_on_machine(world):
+            if config.fsdp.load_from == "each" or engine.share.index == 0:
+                weight_paths(source, precision)  # fetched, or converted: once on each machine
         places = Places(model, engine)
         began = time.perf_counter()
         filled = fill(
