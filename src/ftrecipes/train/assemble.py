@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ftrecipes.config.errors import ModelError
 from ftrecipes.config.precision import Precision, policy_dtype
 from ftrecipes.config.schema import RunConfig
 from ftrecipes.model.adapters import (
@@ -57,7 +58,13 @@ def rehearse(
         )
     else:
         train_everything(sketch, precision, frozen_blocks=frozen_blocks(config))
-    if config.train.enable_fsdp or recomputes(config):
+    if config.activation_checkpointing.method == "full" and not recomputes(config, sketch):
+        raise ModelError(
+            f"--activation_checkpointing full: the blocks of {type(sketch).__name__} can not be "
+            "computed twice, as transformers knows it.\n"
+            "  do: use --activation_checkpointing none"
+        )
+    if config.train.enable_fsdp or recomputes(config, sketch):
         lora_aware_wrap_policy(sketch, config.fsdp.wrap_classes)
 
 
@@ -77,11 +84,12 @@ def build_model(
     it whole. All ranks call it. Raises ModelError.
     """
     hollow = mesh is not None and config.train.low_cpu_fsdp
-    log.info(_plan(config, precision, world))
     if hollow:
         model = build_skeleton(source, config, precision)
     else:
         model = load_model(source, config, precision, world.device)
+    computes_again = recomputes(config, model)
+    log.info(_plan(config, precision, world, computes_again=computes_again))
     new_token_ids = resize(model, tokenizer, config)
     # What is drawn now is the same on all ranks, whatever a custom data set has drawn.
     seed_everything(config.train.seed)
@@ -92,7 +100,7 @@ def build_model(
     log.info(trained_share(model))
     if config.train.use_peft and not hollow:
         _initialise(model, config)
-    if recomputes(config):
+    if computes_again:
         recompute(model, blocks_of(lora_aware_wrap_policy(model, config.fsdp.wrap_classes)))
     if mesh is None:
         engine: Engine = OneProcess()
@@ -103,24 +111,28 @@ def build_model(
     return model, engine
 
 
-def _plan(config: RunConfig, precision: Precision, world: World) -> str:
+def _plan(config: RunConfig, precision: Precision, world: World, *, computes_again: bool) -> str:
     """On what, and how, this run computes; for the log."""
     train = config.train
     parts = [f"{world.size} process{'es' if world.size > 1 else ''} on {world.device.type}"]
     if train.enable_fsdp:
         parts.append(config.fsdp.sharding_strategy)
         parts += ["shares in the memory of the host"] if config.fsdp.cpu_offload else []
-    parts += ["activations of blocks computed again"] if recomputes(config) else []
+    parts += ["activations of blocks computed again"] if computes_again else []
     parts.append(f"computing in {precision.compute}")
     step = train.gradient_accumulation_steps * world.size
     parts.append(f"{step} micro-batch{'es' if step > 1 else ''} a step")
     return "; ".join(parts)
 
 
-def recomputes(config: RunConfig) -> bool:
-    """Whether the blocks compute their activations again in the backward."""
+def recomputes(config: RunConfig, model: PreTrainedModel) -> bool:
+    """Whether the blocks compute their activations again in the backward.
+
+    Only where transformers says that the model can: XLM would add to a cache both times.
+    """
     method = config.activation_checkpointing.method
-    return method == "full" or (method == "auto" and config.train.enable_fsdp)
+    asked = method == "full" or (method == "auto" and config.train.enable_fsdp)
+    return asked and model.supports_gradient_checkpointing
 
 
 def frozen_blocks(config: RunConfig) -> int:

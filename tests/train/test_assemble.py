@@ -1,0 +1,66 @@
+"""What is decided while a model is built."""
+
+import pytest
+from transformers import XLMConfig, XLMWithLMHeadModel
+
+from ftrecipes.config.errors import ModelError
+from ftrecipes.config.parse import parse
+from ftrecipes.config.precision import resolve_precision
+from ftrecipes.model.resolve import load_tokenizer, resolve_source
+from ftrecipes.runtime.world import start_world
+from ftrecipes.train.assemble import build_model, recomputes, rehearse
+from tests import tiny_models
+from tests.tiny_tokenizers import build_tokenizer
+
+
+def settings(folder, chat_file, tmp_path, **flags):
+    needed = {"model_name": folder, "dataset": chat_file, "output_dir": tmp_path / "out"}
+    return parse({name: str(value) for name, value in (needed | flags).items()}).config
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({}, False),
+        ({"enable_fsdp": True}, True),
+        ({"activation_checkpointing": "full"}, True),
+        ({"enable_fsdp": True, "activation_checkpointing": "none"}, False),
+    ],
+)
+def test_blocks_are_computed_again_when_asked_or_shared(
+    flags, expected, model_folder, chat_file, tmp_path
+):
+    config = settings(model_folder, chat_file, tmp_path, **flags)
+    assert recomputes(config, tiny_models.build("llama")) is expected
+
+
+@pytest.fixture
+def xlm_folder(tmp_path):
+    """A tiny XLM, which adds to a cache whether it is told to or not."""
+    config = XLMConfig(vocab_size=96, emb_dim=16, n_layers=2, n_heads=2, causal=True, n_langs=1)
+    folder = tmp_path / "xlm"
+    XLMWithLMHeadModel(config).save_pretrained(folder)
+    build_tokenizer("chatml").save_pretrained(folder)
+    return folder
+
+
+def test_a_model_that_can_not_compute_twice(xlm_folder, chat_file, tmp_path):
+    """Its activations are kept, and to ask for the other is an error before weights are read."""
+    for flags in ({"enable_fsdp": True}, {"activation_checkpointing": "full"}):
+        config = settings(xlm_folder, chat_file, tmp_path, use_peft=True, **flags)
+        source = resolve_source(str(xlm_folder), None, trust_remote_code=False)
+        precision = resolve_precision(config, device_type="cpu", checkpoint_dtype="float32")
+        tokenizer = load_tokenizer(source)
+
+        def try_it(config=config, source=source, precision=precision, tokenizer=tokenizer):
+            rehearse(config, source, precision, highest_id=5, tokenizer=tokenizer)
+
+        if "enable_fsdp" in flags:
+            try_it()
+            model, _ = build_model(
+                *(config, source, precision, start_world("cpu")), tokenizer=tokenizer
+            )
+            assert not [name for name, _ in model.named_parameters() if "checkpoint" in name]
+        else:
+            with pytest.raises(ModelError, match="XLMWithLMHeadModel can not be computed twice"):
+                try_it()
