@@ -39,7 +39,9 @@ def world_of(*, sharded: bool) -> World:
     if not sharded:
         return World(rank=0, size=1, local_rank=0, device=CPU)
     rank, size = dist.get_rank(), dist.get_world_size()
-    return World(rank=rank, size=size, local_rank=rank, local_size=size, device=CPU)
+    store = dist.distributed_c10d._get_default_store()
+    where = {"rank": rank, "size": size, "local_rank": rank, "local_size": size}
+    return World(**where, device=CPU, store=store)
 
 
 @dataclass(frozen=True)
