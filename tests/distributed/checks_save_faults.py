@@ -101,6 +101,7 @@ def check_a_result_is_one_set_of_files(folder):
 def assert_the_earlier_result_stays(out, result):
     result.save(out, state=STATE)
     before = {path.name: path.read_bytes() for path in out.iterdir()}
+    barrier(result.world)  # the next save begins with a folder of its own
     with full_disk():
         (text,) = errors(result.world, lambda: result.save(out, state=STATE))
     assert "File too large" in text

@@ -145,12 +145,28 @@ def check_values_put_into_a_model_on_meta(folder):
 
 def check_gradients_are_summed_once_a_step_and_in_float32(folder):
     """256 + 1 + 1 is 256 in bfloat16."""
-    cutting = cut(FULL, FULL.build().bfloat16())
+    model = FULL.build().bfloat16().requires_grad_(False)
+    model.model.norm.requires_grad_(True)
+    cutting = cut(FULL, model)
     norm = cutting.model.model.norm
+    assert cutting.engine.sums_once
     for left, factor in ((2, 256.0), (1, 1.0), (0, 1.0)):
         cutting.engine.accumulate(is_last=left == 0)
         cutting.engine.run(lambda: norm.weight.float().sum() * factor).backward()  # noqa: B023
         assert (norm.weight.grad is None) == (left > 0)
+        assert _all_cut(cutting)
+    assert set(cutting.whole(norm.weight.grad).tolist()) == {2 * 258.0}
+
+
+def check_gradients_larger_than_shares_are_summed_as_they_come(folder):
+    """All weights trained: whole in float32, their gradients would be twice both shares."""
+    cutting = cut(FULL)
+    norm = cutting.model.model.norm
+    assert not cutting.engine.sums_once
+    for factor in (256.0, 1.0, 1.0):
+        cutting.engine.accumulate(is_last=False)
+        cutting.engine.run(lambda: norm.weight.float().sum() * factor).backward()  # noqa: B023
+        assert norm.weight.grad is not None
         assert _all_cut(cutting)
     assert set(cutting.whole(norm.weight.grad).tolist()) == {2 * 258.0}
 
