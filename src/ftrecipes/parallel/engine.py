@@ -110,6 +110,7 @@ class Sharded:
 
     `units` are all sharded modules, the root last; `head` is one of them, or None when the head
     belongs to the root. `home` is where shares stay: the device of the mesh, or the CPU.
+    `sums_once`, the same on all ranks: whether `accumulate` leaves the sum to the last micro-batch.
     """
 
     def __init__(
@@ -119,6 +120,7 @@ class Sharded:
         head: FSDPModule | None,
         mesh: DeviceMesh,
         home: torch.device,
+        sums_once: bool,
     ) -> None:
         self.home = home
         self.units = tuple(units)
@@ -130,7 +132,7 @@ class Sharded:
         self.replicas = mesh["replicate"].size() if "replicate" in names else 1
         self.squares_weight = 1.0 / self.replicas
         self._trained = _that_train(self.units)
-        self.sums_once = _whole_gradient_bytes(self.root) <= _kept_bytes(self.root)
+        self.sums_once = sums_once
         self._reached = False  # whether each of them was gathered at least once
         self._running = self._entered = False
         self._enter_root = _entrance(self.root)
@@ -190,16 +192,6 @@ class Sharded:
             raise
         finally:
             self._running = False
-
-
-def _whole_gradient_bytes(root: nn.Module) -> int:
-    """Of all that is trained, not cut, in float32."""
-    return sum(4 * parameter.numel() for parameter in root.parameters() if parameter.requires_grad)
-
-
-def _kept_bytes(root: nn.Module) -> int:
-    """Of the parameters that this rank keeps."""
-    return sum(parameter.to_local().nbytes for parameter in root.parameters())
 
 
 def _that_train(units: Sequence[FSDPModule]) -> list[FSDPModule]:

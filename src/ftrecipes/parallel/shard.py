@@ -18,6 +18,7 @@ from ftrecipes.config.errors import ModelError
 from ftrecipes.config.sections import FsdpConfig
 from ftrecipes.parallel.engine import Sharded
 from ftrecipes.parallel.wrap import Unit
+from ftrecipes.parallel.wrap_report import kept_bytes
 
 
 def shard(
@@ -63,7 +64,20 @@ def shard(
                 module.set_unshard_in_backward(False)  # its gradient does not depend on its rows
             sharded.append(module)
     heads = [module for unit in units if unit.kind == "head" for module in unit.modules]
-    return Sharded(sharded, head=heads[0] if heads else None, mesh=mesh, home=home)
+    head = heads[0] if heads else None
+    sums_once = _sums_once(model, ranks=mesh["shard"].size())
+    return Sharded(sharded, head=head, mesh=mesh, home=home, sums_once=sums_once)
+
+
+def _sums_once(model: nn.Module, *, ranks: int) -> bool:
+    """Whether the gradients of a step, whole and in float32, take no more memory than the shares.
+
+    Those of the rank that keeps most, so that all ranks, whose shares differ, sum alike.
+    """
+    whole = sum(
+        4 * parameter.numel() for parameter in model.parameters() if parameter.requires_grad
+    )
+    return whole <= sum(part for part, _ in kept_bytes(model, ranks=ranks).values())
 
 
 def _check_dtypes(unit: Unit, compute: torch.dtype | None, *, taken: set[int]) -> None:
