@@ -152,7 +152,7 @@ def check_gradients_are_summed_once_a_step_and_in_float32(folder):
     assert cutting.engine.sums_once
     for left, factor in ((2, 256.0), (1, 1.0), (0, 1.0)):
         cutting.engine.accumulate(is_last=left == 0)
-        cutting.engine.run(lambda: norm.weight.float().sum() * factor).backward()  # noqa: B023
+        cutting.engine.run(lambda: norm.weight.float().sum() * factor).backward()  # noqa: B023  called at once
         assert (norm.weight.grad is None) == (left > 0)
         assert _all_cut(cutting)
     assert set(cutting.whole(norm.weight.grad).tolist()) == {2 * 258.0}
@@ -165,7 +165,7 @@ def check_gradients_larger_than_shares_are_summed_as_they_come(folder):
     assert not cutting.engine.sums_once
     for factor in (256.0, 1.0, 1.0):
         cutting.engine.accumulate(is_last=False)
-        cutting.engine.run(lambda: norm.weight.float().sum() * factor).backward()  # noqa: B023
+        cutting.engine.run(lambda: norm.weight.float().sum() * factor).backward()  # noqa: B023  called at once
         assert norm.weight.grad is not None
         assert _all_cut(cutting)
     assert set(cutting.whole(norm.weight.grad).tolist()) == {2 * 258.0}

@@ -85,7 +85,7 @@ def loaded(
     return load_model(source, config, precision, CPU)
 
 
-def assert_same(got: nn.Module, expected: nn.Module, *, share: Share = Share()) -> int:  # noqa: B008
+def assert_same(got: nn.Module, expected: nn.Module, *, share: Share = Share()) -> int:  # noqa: B008  frozen
     """Every parameter of `expected` (in `got` its rows of `share`), buffer and statistic, bit by
     bit; gives the number of packed weights. `got` may have adapters, which are not looked at."""
     mine = {plain_name(got, name): p for name, p in got.named_parameters(remove_duplicate=False)}

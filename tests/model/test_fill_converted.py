@@ -107,7 +107,7 @@ def test_gguf_file(precision, tmp_path, cache):
     assert_same(filled(path, None, precision)[0], loaded(path, None, precision))
     (file,) = next(cache.iterdir()).iterdir()
     with safe_open(file, "pt") as weights:
-        dtypes = {weights.get_slice(name).get_dtype() for name in weights.keys()}  # noqa: SIM118
+        dtypes = {weights.get_slice(name).get_dtype() for name in weights.keys()}  # noqa: SIM118  a file is no mapping
     assert dtypes == {{"float32": "F32", "bfloat16": "BF16"}[precision.base]}
 
 

@@ -4,7 +4,7 @@ No rank ever holds the whole model: what was gathered goes to a file before the 
 """
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -44,9 +44,16 @@ def save_full(
     live = live_tensors(model)
     layout = lay_out(model, live, file_bytes=file_bytes)
     first_does(lambda: _write_settings(model, folder, layout), world)
-    writer = _Writer(model, folder, layout)
+    held: dict[str, Tensor | None] = {}  # name in a file -> tensor, on rank 0
+    files = list(layout.files.items())
     for piece in layout.pieces:
-        _with_whole(piece, live, partial(writer.add, piece), engine=engine, world=world)
+        # Only `held` refers to what was gathered, so that it goes with its file.
+        held |= _stored(model, piece, live, engine=engine, world=world)
+        # The ranks agree once a file, and not for each tensor.
+        while files and held.keys() >= set(files[0][1]):
+            file, names = files.pop(0)
+            first_does(partial(_write, folder / file, held, names), world)
+            held = {name: tensor for name, tensor in held.items() if name not in names}
 
 
 def rehearse_full(model: PreTrainedModel, folder: Path) -> None:
@@ -86,40 +93,34 @@ def verify_full(
     for piece in layout.pieces:
         if not piece.is_same:
             files = {folder / file: names for file, names in layout.files.items()}
-            check = partial(_compare_converted, model, files, piece=piece, engine=engine)
-            _with_whole(piece, live, check, engine=engine, world=world)
+            whole = _gathered(piece, live, engine=engine, world=world)
+            check = partial(_compare_converted, model, files, whole, piece=piece, engine=engine)
+            first_does(check, world)
 
 
-class _Writer:
-    """Takes what was gathered, and writes each file when it is complete. Rank 0 only."""
-
-    def __init__(self, model: PreTrainedModel, folder: Path, layout: Layout):
-        self._model, self._folder = model, folder
-        self._files = list(layout.files.items())  # those that are not written yet
-        self._held: dict[str, Tensor] = {}
-
-    def add(self, piece: Piece, whole: Mapping[str, Tensor]) -> None:
-        """Take the tensors of `piece`, and write the files that they complete."""
-        self._held |= _as_stored(self._model, piece, whole)
-        while self._files and self._held.keys() >= set(self._files[0][1]):
-            file, names = self._files.pop(0)
-            tensors = {name: self._held.pop(name) for name in names}
-            save_file(tensors, self._folder / file, metadata={"format": "pt"})
-            flush(self._folder / file)  # now, as the other ranks wait for each file and not for all
-
-
-def _with_whole(
+def _stored(
+    model: PreTrainedModel,
     piece: Piece,
     live: Mapping[str, Tensor],
-    action: Callable[[dict[str, Tensor]], None],
     *,
     engine: Engine,
     world: World,
-) -> None:
-    """Gather a piece, and let rank 0 do `action` with it: live name -> whole tensor on the CPU.
+) -> dict[str, Tensor | None]:
+    """As `_gathered`, under the names and in the form of the files."""
+    whole = _gathered(piece, live, engine=engine, world=world)
+    return _as_stored(model, piece, whole) if world.rank == 0 else dict.fromkeys(piece.outputs)
 
-    Called by all ranks. Nothing of the piece is kept here afterwards.
-    """
+
+def _write(path: Path, held: Mapping[str, Tensor], names: Collection[str]) -> None:
+    """One file, flushed now: the other ranks wait for each, and not for all at the end."""
+    save_file({name: held[name] for name in names}, path, metadata={"format": "pt"})
+    flush(path)
+
+
+def _gathered(
+    piece: Piece, live: Mapping[str, Tensor], *, engine: Engine, world: World
+) -> dict[str, Tensor | None]:
+    """Live name -> whole tensor on the CPU of rank 0, None on the others; called by all ranks."""
     world.watch.beat()
 
     def kept(whole: Tensor) -> Tensor | None:
@@ -127,8 +128,7 @@ def _with_whole(
         padded = whole.untyped_storage().nbytes() > whole.nbytes
         return whole.to("cpu", copy=padded) if world.rank == 0 else None
 
-    found = {name: kept(engine.gather(live[name].detach())) for name in piece.sources}
-    first_does(partial(action, found), world)
+    return {name: kept(engine.gather(live[name].detach())) for name in piece.sources}
 
 
 def _as_stored(
@@ -216,7 +216,7 @@ def _compare(
 ) -> None:
     """Compare a file with the live tensors `expected`; `others` in it are looked at elsewhere."""
     with safe_open(path, framework="pt") as file:
-        names = [name for name in file.keys() if name not in others]  # noqa: SIM118
+        names = [name for name in file.keys() if name not in others]  # noqa: SIM118  as above
         saved = {name: InFile(file.get_slice(name)) for name in names}
         compare(saved, trained=expected, known=expected, engine=engine)
 
