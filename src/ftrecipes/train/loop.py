@@ -61,7 +61,7 @@ def train(run: Training) -> None:
     """
     state, schedule = run.state, run.schedule
     log.info(
-        f"training: {schedule.total_steps} steps in {len(schedule.epoch_ends)} epochs, "
+        f"training: steps {schedule.total_steps}, epochs {len(schedule.epoch_ends)}, "
         f"{schedule.warmup_steps} of them warm-up"
     )
     run.batch_loss.model.train()
