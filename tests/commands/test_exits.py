@@ -4,9 +4,11 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from ftrecipes.commands import exits
 from ftrecipes.commands.exits import INTERRUPTED, end
@@ -47,6 +49,17 @@ def test_a_users_mistake_is_its_message_its_notes_and_its_code(kind, capsys):
     shown = capsys.readouterr()
     expected = "error: what is wrong\n  do: this\nThe traceback is in out/error.txt\n"
     assert (shown.out, shown.err) == ("", expected)
+
+
+def test_torchrun_repeats_the_words_of_an_error(tmp_path, monkeypatch):
+    """As its own classes read what a process of it leaves."""
+    file = tmp_path / "error.json"
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(file))
+    leave(raising(DataError("row 4 is broken\n  do: mend it")))
+    failure = ProcessFailure(local_rank=0, pid=1, exitcode=3, error_file=str(file))
+    shown = ChildFailedError("recipe", {0: failure}).format_msg()
+    assert "row 4 is broken\n    do: mend it" in shown
+    assert abs(failure.timestamp - time.time()) < 60
 
 
 def test_every_error_has_a_code_of_its_own():
@@ -113,7 +126,7 @@ end(action)
 def test_of_processes_started_by_hand_each_tells_its_own_fault(monkeypatch, capsys):
     """It may be the only one with a wrong flag, and the others only wait for it."""
     monkeypatch.delenv(exits.STARTED_BY_TORCHRUN, raising=False)
-    monkeypatch.setattr(exits, "_leave", sys.exit)
+    monkeypatch.setattr(exits, "_leave", lambda code, words: sys.exit(code))
     for name, value in RANKS.items():
         monkeypatch.setenv(name, value)
     assert leave(raising(ConfigError("broken"))) == ConfigError.exit_code

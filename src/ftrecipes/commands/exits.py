@@ -5,10 +5,14 @@ adapter; 5 saving or reading back; 6 training could not go on; 7 another process
 failed or is stuck; 128 + n stopped by signal n (130: Ctrl-C).
 """
 
+import json
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import NoReturn
 
 from ftrecipes.commands.screen import open_streams, show
@@ -52,25 +56,28 @@ def end(action: Callable[[], object]) -> NoReturn:
         try:
             action()
         except RecipeError as error:
-            if _tells(error):
+            words = str(error)
+            if not _tells(error):
+                words = words.partition("\n")[0]
+            else:
                 notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
                 is_own = not isinstance(error, WHOSE_IS_SAID)
-                sys.stderr.write(f"error: {_name() if is_own else ''}{error}{notes}\n")
-            _leave(error.exit_code)
+                sys.stderr.write(f"error: {_name() if is_own else ''}{words}{notes}\n")
+            _leave(error.exit_code, words)
         except Stopped as stop:
             if _ranks().local_rank == 0:
                 sys.stderr.write(f"{stop}\n")
-            _leave(128 + stop.number)
+            _leave(128 + stop.number, f"{stop}")
         except KeyboardInterrupt:
             sys.stderr.write("interrupted\n")
-            _leave(INTERRUPTED)
-        except Exception:  # noqa: BLE001  the process ends here, with the traceback on the screen
+            _leave(INTERRUPTED, "interrupted")
+        except Exception as error:  # noqa: BLE001  the process ends here, and shows its traceback
             # In one piece: other processes write too.
             sys.stderr.write(
                 f"{traceback.format_exc()}error: {_name()}this is a fault of ftrecipes or of a "
                 "library, not of the flags\n"
             )
-            _leave(1)
+            _leave(1, f"{type(error).__name__}: {error}")
     sys.exit(0)
 
 
@@ -88,7 +95,22 @@ def _name() -> str:
     return f"rank {ranks.rank}: " if ranks.size > 1 else ""
 
 
-def _leave(code: int) -> NoReturn:
+def _tell_torchrun(words: str) -> None:
+    """Leave the words of an error where torchrun looks for them: its summary, which ends the
+    screen with a traceback of its own, then repeats them.
+
+    The form is that of torch 2.13 (distributed/elastic/multiprocessing/errors). torch has a writer
+    for it, which would have to be imported for a misspelt flag.
+    """
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if path:
+        said = {"message": words, "extraInfo": {"timestamp": str(int(time.time()))}}
+        with suppress(OSError):  # a full disk: the words are on the screen
+            Path(path).write_text(json.dumps({"message": said}), encoding="utf-8")
+
+
+def _leave(code: int, words: str) -> NoReturn:
+    _tell_torchrun(words)
     if _ranks().size > 1:
         # The process group is broken: libraries that tidy up at exit may wait for the dead.
         sys.stdout.flush()
