@@ -23,8 +23,8 @@ from ftrecipes.parallel.place import Places
 from ftrecipes.parallel.recompute import recompute
 from ftrecipes.parallel.shard import shard
 from ftrecipes.parallel.wrap import blocks_of, lora_aware_wrap_policy
-from ftrecipes.runtime.world import World
 from tests import tiny_models
+from tests.distributed.worlds import this_world
 from tests.model.filling import BFLOAT16, CPU, FLOAT32, assert_same, loaded, settings
 
 NF4 = {"quant_type": "nf4", "use_double_quant": True}
@@ -57,12 +57,11 @@ def filled(
             lora = peft.LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM")
             model = peft.get_peft_model(model, lora)
         recompute(model, blocks_of(lora_aware_wrap_policy(model)))
-    world = World(dist.get_rank(), dist.get_world_size(), dist.get_rank(), CPU)
     fsdp = replace(config.fsdp, sharding_strategy=strategy)
     engine = shard(
         model,
         lora_aware_wrap_policy(model),
-        mesh=build_mesh(fsdp, world),
+        mesh=build_mesh(fsdp, this_world()),
         fsdp=fsdp,
         compute=None,
     )

@@ -22,16 +22,16 @@ from tests.distributed.saving import (
     assert_model_comes_back,
     errors,
     shared,
-    world_of,
 )
 from tests.distributed.sharded import Case, cut
+from tests.distributed.worlds import this_world
 
 EVERYTHING = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 def check_adapter_has_the_rows_of_every_rank(folder):
     """Case A02: rank-specific constants."""
-    case, out, world = Case(recomputing=True), shared(folder, "constants"), world_of()
+    case, out, world = Case(recomputing=True), shared(folder, "constants"), this_world()
     cutting = cut(case)
     ranks = {"engine": cutting.engine, "world": world}
     for name, parameter in cutting.model.named_parameters():
@@ -90,7 +90,7 @@ def check_ia3_and_patterns_of_ranks_come_back(folder):
             parameter.data = torch.randn(parameter.shape, generator=generator)
         expected = peft.get_peft_model_state_dict(model)
         cutting, out = cut(Case(recomputing=True), model), shared(folder, name)
-        ranks = {"engine": cutting.engine, "world": world_of()}
+        ranks = {"engine": cutting.engine, "world": this_world()}
         save_adapter(model, out, base_name="base", **ranks)
         verify_adapter(model, out, **ranks)
         file = load_file(out / WEIGHTS)
@@ -100,7 +100,7 @@ def check_ia3_and_patterns_of_ranks_come_back(folder):
 
 
 def check_a_row_of_another_rank_that_differs_is_found(folder):
-    world, out, cutting = world_of(), shared(folder, "differs"), cut(Case())
+    world, out, cutting = this_world(), shared(folder, "differs"), cut(Case())
     ranks = {"engine": cutting.engine, "world": world}
     save_adapter(cutting.model, out, base_name="base", **ranks)
     if world.rank == 0:
@@ -138,7 +138,7 @@ def check_whole_models_come_back_in_many_files(folder):
 
 def check_rank_0_holds_one_file_at_a_time(folder):
     """The largest tensor of the Llama has 12288 bytes, the experts of a block have 73728."""
-    world, first = world_of(), dist.get_rank() == 0
+    world, first = this_world(), dist.get_rank() == 0
     for family, limit, piece in (("llama", 13_000, 12_288), ("mixtral", 30_000, 73_728)):
         cutting, out = cut(Case(family, peft=())), shared(folder, f"held-{family}")
         gather, convert = cutting.engine.gather, full._as_stored
@@ -162,7 +162,7 @@ def check_rank_0_holds_one_file_at_a_time(folder):
 
 
 def check_a_replica_that_differs_is_found(folder):
-    world, out = world_of(), shared(folder, "replica")
+    world, out = this_world(), shared(folder, "replica")
     cutting = cut(Case(peft=(), fsdp=FsdpConfig(sharding_strategy="NO_SHARD")))
     ranks = {"engine": cutting.engine, "world": world}
     save_full(cutting.model, out, **ranks)
@@ -174,7 +174,7 @@ def check_a_replica_that_differs_is_found(folder):
 
 
 def check_persistent_buffers_are_saved(folder):
-    world, out = world_of(), shared(folder, "buffers")
+    world, out = this_world(), shared(folder, "buffers")
     model = tiny_models.build("llama")
     model.model.layers[0].mlp.register_buffer("scale", torch.tensor([3.0, 4.0]))
     cutting = cut(Case(peft=(), recomputing=True), model)
@@ -187,7 +187,7 @@ def check_persistent_buffers_are_saved(folder):
 
 def check_code_of_a_model_is_saved_with_it(folder):
     """Sharding gives the model a class of torch's, whose code would be copied."""
-    world, out = world_of(), shared(folder, "code")
+    world, out = this_world(), shared(folder, "code")
     cutting = cut(Case(peft=()), OwnLlama(tiny_models.build("llama").config))
     ranks = {"engine": cutting.engine, "world": world}
     save_full(cutting.model, out, **ranks)

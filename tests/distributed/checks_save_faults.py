@@ -18,8 +18,9 @@ from ftrecipes.config.run_files import LIVE, STAGING
 from ftrecipes.config.schema import RunConfig, TrainConfig
 from ftrecipes.runtime.collectives import barrier, gather_objects
 from tests.checkpoint.test_record import room_for
-from tests.distributed.saving import errors, shared, world_of
+from tests.distributed.saving import errors, shared
 from tests.distributed.sharded import Case, cut
+from tests.distributed.worlds import this_world
 from tests.tiny_tokenizers import build_tokenizer
 
 STATE = {"step": 3, "tokens": 30, "first_eval_loss": 2.0, "last_eval_loss": 1.0}
@@ -30,21 +31,21 @@ def result_of(*, use_peft: bool) -> Result:
     config = RunConfig(train=TrainConfig(use_peft=use_peft))
     tokenizer = build_tokenizer("chatml")
     return Result(
-        *(config, cutting.model, tokenizer, "org/base"), engine=cutting.engine, world=world_of()
+        *(config, cutting.model, tokenizer, "org/base"), engine=cutting.engine, world=this_world()
     )
 
 
 def open_record(folder):
-    return record_run(folder, settings={"lr": 1.0}, origins={}, world=world_of())
+    return record_run(folder, settings={"lr": 1.0}, origins={}, world=this_world())
 
 
 def full_disk():
     """On rank 0 no file grows; elsewhere nothing is different."""
-    return room_for(10) if world_of().rank == 0 else nullcontext()
+    return room_for(10) if this_world().rank == 0 else nullcontext()
 
 
 def check_the_first_does_for_all(folder):
-    world = world_of()
+    world = this_world()
     done = first_does(lambda: f"of rank {world.rank}", world)
     assert done == "of rank 0"
 
@@ -56,7 +57,7 @@ def check_the_first_does_for_all(folder):
 
 
 def check_an_error_of_any_rank_is_that_of_all(folder):
-    world = world_of()
+    world = this_world()
 
     def fail_on(*ranks):
         if world.rank in ranks:
@@ -70,7 +71,7 @@ def check_an_error_of_any_rank_is_that_of_all(folder):
 
 def check_the_end_of_another_rank_is_not_waited_for(folder):
     """The rank that raises it sends nothing more: the next collective is in step all the same."""
-    world = world_of()
+    world = this_world()
 
     def end():
         raise PeerError("rank 1 died")
@@ -158,24 +159,24 @@ def check_a_run_has_one_record(folder):
         content = json.loads((out / "run.json").read_text())
         assert content["train_fingerprint"] == "abc"
         assert content["world"] == {"size": 2, "device": "cpu", "hosts": ["host0", "host1"]}
-        barrier(world_of())
+        barrier(this_world())
         with pytest.raises(ConfigError, match="another run is writing there"), open_record(out):
             pytest.fail("the folder is held")
     assert json.loads((out / "run.json").read_text())["status"] == "finished"
-    barrier(world_of())
-    if world_of().rank == 0:
+    barrier(this_world())
+    if this_world().rank == 0:
         (out / WEIGHTS).touch()
     with open_record(out) as record:
         assert record.folder == out / LIVE
         assert (out / LIVE / "run.json").exists()
-        barrier(world_of())
+        barrier(this_world())
         record.settle()
         assert record.folder == out
     assert not (out / LIVE).exists()
 
 
 def check_a_record_that_can_not_be_written_ends_all_ranks(folder):
-    out, world = folder / "recorded", world_of()
+    out, world = folder / "recorded", this_world()
     with open_record(out) as record, full_disk():
         (text,) = errors(world, lambda: record.add(more="x" * 1000))
     assert "run.json could not be written" in text
@@ -188,7 +189,7 @@ def check_a_record_that_can_not_be_written_ends_all_ranks(folder):
 
 def check_a_rank_that_fails_waits_for_nobody(folder):
     """Only rank 0 keeps a traceback; another's error comes to it by the watch."""
-    out, world = folder / "failed", world_of()
+    out, world = folder / "failed", this_world()
     with pytest.raises(DataError), open_record(out):
         raise DataError(f"bad row at {world.rank}")
     barrier(world)

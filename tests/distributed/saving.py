@@ -21,6 +21,7 @@ from ftrecipes.model.module_names import canonical_name
 from ftrecipes.runtime.collectives import barrier, gather_objects
 from ftrecipes.runtime.world import World
 from tests.distributed.sharded import Case, Cut, cut, rows
+from tests.distributed.worlds import this_world
 from tests.reference import row_logits
 
 IDS = [5, 9, 3, 17, 40, 8]
@@ -32,18 +33,12 @@ class OwnLlama(LlamaForCausalLM):
     _auto_class = "AutoModelForCausalLM"
 
 
-def world_of() -> World:
-    rank, size = dist.get_rank(), dist.get_world_size()
-    store = dist.distributed_c10d._get_default_store()
-    return World(rank, size, rank, torch.device("cpu"), host=f"host{rank}", store=store)
-
-
 def shared(folder: Path, name: str) -> Path:
     """A new folder inside `folder`, the same on all ranks."""
     made = folder / name
     if dist.get_rank() == 0:
         made.mkdir()
-    barrier(world_of())
+    barrier(this_world())
     return made
 
 
@@ -80,7 +75,7 @@ def errors(world: World, action: Callable[[], object]) -> set[str]:
 
 
 def assert_adapter_comes_back(case: Case, out: Path) -> None:
-    world, cutting = world_of(), trained(case)
+    world, cutting = this_world(), trained(case)
     ranks = {"engine": cutting.engine, "world": world}
     save_adapter(cutting.model, out, base_name="base", **ranks)
     verify_adapter(cutting.model, out, **ranks)
@@ -100,7 +95,7 @@ def assert_adapter_comes_back(case: Case, out: Path) -> None:
 
 def assert_model_comes_back(case: Case, out: Path, *, file_bytes: int) -> set[str]:
     """Names of the files; compared with what transformers writes of the same model at once."""
-    world, cutting = world_of(), trained(case)
+    world, cutting = this_world(), trained(case)
     ranks = {"engine": cutting.engine, "world": world, "file_bytes": file_bytes}
     save_full(cutting.model, out, **ranks)
     verify_full(cutting.model, out, **ranks)

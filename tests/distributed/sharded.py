@@ -27,8 +27,8 @@ from ftrecipes.parallel.mesh import build_mesh
 from ftrecipes.parallel.recompute import recompute
 from ftrecipes.parallel.shard import shard
 from ftrecipes.parallel.wrap import Unit, blocks_of, lora_aware_wrap_policy
-from ftrecipes.runtime.world import World
 from tests import reference, tiny_families, tiny_models
+from tests.distributed.worlds import this_world
 
 MAX_NORM, LR = 0.1, 0.5
 # float32 sums in another order: of rows, of ranks, of chunks of the head
@@ -117,11 +117,10 @@ class Cut:
 def cut(case: Case, model: nn.Module | None = None, *, compute: torch.dtype | None = None) -> Cut:
     """Shard a case's model (or one of the same kind) over all ranks."""
     model = case.build() if model is None else model
-    world = World(dist.get_rank(), dist.get_world_size(), dist.get_rank(), torch.device("cpu"))
     if case.recomputing:
         recompute(model, blocks_of(lora_aware_wrap_policy(model)))
     units = lora_aware_wrap_policy(model)
-    mesh = build_mesh(case.fsdp, replace(world, local_size=2))
+    mesh = build_mesh(case.fsdp, replace(this_world(), local_size=2))
     engine = shard(model, units, mesh=mesh, fsdp=case.fsdp, compute=compute)
     decoder_of(causal_lm(model)).set_attn_implementation(ROW_ATTENTION)
     calls = {"run": engine.run, "run_head": engine.run_head}

@@ -25,6 +25,7 @@ from ftrecipes.train.state import TrainState
 from ftrecipes.train.stop import NEVER
 from tests import reference, tiny_models
 from tests.distributed.sharded import Case
+from tests.distributed.worlds import this_world
 from tests.model.routes import token_rows
 from tests.tiny_tokenizers import build_tokenizer
 from tests.train.toy import CPU, FLOAT32
@@ -38,10 +39,7 @@ def world_of(*, sharded: bool) -> World:
     """All ranks; or this one by itself, which then has no others to wait for."""
     if not sharded:
         return World(rank=0, size=1, local_rank=0, device=CPU)
-    rank, size = dist.get_rank(), dist.get_world_size()
-    store = dist.distributed_c10d._get_default_store()
-    where = {"rank": rank, "size": size, "local_rank": rank, "local_size": size}
-    return World(**where, device=CPU, store=store)
+    return this_world()
 
 
 @dataclass(frozen=True)
