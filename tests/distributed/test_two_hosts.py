@@ -8,6 +8,7 @@ from pathlib import Path
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from ftrecipes.runtime.judge import Patience
 from tests.distributed import hosts as two
 from tests.e2e import runs
 from tests.ranks import ROOT
@@ -71,6 +72,7 @@ def test_a_host_is_killed_while_training(pair, model_folder, chat_file, tmp_path
         assert time.monotonic() < deadline, words(tmp_path, 0)
         assert all(process.poll() is None for process in processes), words(tmp_path, 0)
         time.sleep(0.1)
+    time.sleep(5 * Patience().look)  # so that what it does now has been heard of
     two.kill(processes[1])
     killed = time.monotonic()
     assert end(processes)[0] != 0
