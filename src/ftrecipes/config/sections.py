@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ftrecipes.config.targets import Target
+
 NO_FLAG = {"flag": False}  # metadata of a field that no flag sets by its name
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
@@ -38,8 +40,23 @@ class ActivationCheckpointingConfig:
     """Activations that are computed again in the backward instead of kept.
     `--activation_checkpointing WORD` sets `method`."""
 
-    method: Literal["auto", "full", "none"] = "auto"
-    """`full`: of each decoder block only the input is kept; `auto`: so with `enable_fsdp`."""
+    method: Literal["auto", "full", "selective", "none"] = "auto"
+    """`full`: of what is checkpointed only the inputs are kept; `selective`: what matrix products
+    and attention computed is kept too; `auto`: `full` with `enable_fsdp`, or when one of
+    `target`, `every_n` and `offload` is given."""
+    target: Target | None = None
+    """What is checkpointed: `block`, `attention`, `mlp`, `norm`, class names or patterns of module
+    names, and as JSON in which blocks: {"attention": "first-2, last-1", "mlp": [1]}; none = all
+    blocks."""
+    every_n: int = 0
+    """Checkpoint each such block, from the first one on; 0 = as `target` says."""
+    save_ops: list[str] = field(default_factory=list)
+    """With `selective`: other operators whose results are kept (`aten.gelu`), or with a minus no
+    longer (`-aten.mm`)."""
+    offload: bool = False
+    """Keep the inputs of what is checkpointed in the memory of the host."""
+    count_ops: bool = False
+    """Log after the first step how often each operator's result was kept and computed again."""
 
 
 @dataclass(frozen=True)
