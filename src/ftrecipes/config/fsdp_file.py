@@ -9,12 +9,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from ftrecipes.config.entries import unique
 from ftrecipes.config.faults import Fault
 from ftrecipes.config.flags import flags_of
 from ftrecipes.config.names import close
 from ftrecipes.config.schema import RunConfig
 from ftrecipes.config.source import FSDP_FILE, REFUSALS, Source
-from ftrecipes.config.values import FALSE_WORDS, TRUE_WORDS, unique
+from ftrecipes.config.values import FALSE_WORDS, TRUE_WORDS
 
 PREFIX = "fsdp_"
 STRATEGY = "fsdp.sharding_strategy"

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args, get_origin
 from ftrecipes.config import schema, sections
 from ftrecipes.config.flags import Flag, flags_of
 from ftrecipes.config.schema import GenerateConfig, RunConfig
+from ftrecipes.config.targets import Target
 
 WIDTH = 100
 USAGE = {
@@ -78,6 +79,8 @@ def field_doc(config_class: type, flag: Flag) -> str:
 
 def type_text(kind: Any) -> str:
     """What a flag takes, in one word: its choices, or the kind of its value."""
+    if kind is Target:
+        return "NAME,...|JSON"
     if get_origin(kind) is Literal:
         return "|".join(get_args(kind))
     if get_origin(kind) is list:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from ftrecipes.config.values import FALSE_WORDS, NONE_WORDS
+from ftrecipes.config.entries import NONE_WORDS
+from ftrecipes.config.values import FALSE_WORDS
 
 AMBIGUOUS = ("num_virtual_tokens",)  # of prefix alone then, of prompt too now
 SECTION_ALIASES = {

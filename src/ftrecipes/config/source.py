@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ftrecipes.config.argv import BARE
+from ftrecipes.config.entries import items
 from ftrecipes.config.faults import Fault, shown
 from ftrecipes.config.flags import flags_of
 from ftrecipes.config.later import LATER_FLAGS, LATER_SECTIONS, LATER_VALUES, later_fate
 from ftrecipes.config.legacy import FATES, SECTION_ALIASES, Fate, fate_of
 from ftrecipes.config.names import alike, close, meant, settled
 from ftrecipes.config.schema import RunConfig
-from ftrecipes.config.values import FALSE_WORDS, check_text, describe, items, read_value
+from ftrecipes.config.values import FALSE_WORDS, check_text, describe, read_value
 from ftrecipes.config.words import Words, words_of
 
 PATH_FLAGS = (

@@ -3,16 +3,16 @@
 import json
 import math
 import os
-import re
 from collections.abc import Mapping
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
+from ftrecipes.config.entries import NONE_WORDS, items, unique
 from ftrecipes.config.names import close
+from ftrecipes.config.targets import EXPECTED, Target, read_target
 
 TRUE_WORDS = ("true", "yes", "1", "on")
 FALSE_WORDS = ("false", "no", "0", "off")
-NONE_WORDS = ("none", "null")
 DTYPE_WORDS = {
     "bf16": "bfloat16",
     "fp16": "float16",
@@ -31,6 +31,8 @@ def read_value(value: object, kind: Any) -> Any:
     inner, optional = _unwrap(kind)
     if optional and (value is None or _word(value) in NONE_WORDS):
         return None
+    if inner is Target:
+        return read_target(value)
     if get_origin(inner) is Literal:
         return _read_choice(value, get_args(inner))
     if get_origin(inner) is list:
@@ -46,7 +48,9 @@ def read_value(value: object, kind: Any) -> Any:
 def describe(kind: Any) -> str:
     """What a value of this type looks like, for a person."""
     inner, optional = _unwrap(kind)
-    if get_origin(inner) is Literal:
+    if inner is Target:
+        text = EXPECTED
+    elif get_origin(inner) is Literal:
         text = "one of " + ", ".join(get_args(inner))
     elif get_origin(inner) is list:
         text = "whole numbers" if get_args(inner)[0] is int else "names"
@@ -130,26 +134,6 @@ def _read_choice(value: object, choices: tuple[str, ...]) -> str:
     return by_word[word]
 
 
-def items(value: object) -> list:
-    """The entries of a list, given as one or as text with commas. Raises ValueError."""
-    if isinstance(value, list | tuple):
-        return list(value)
-    if not isinstance(value, str):
-        return [value]
-    text = value.strip()
-    if re.fullmatch(r"\[.*\]", text, re.DOTALL):
-        try:
-            return json.loads(text)
-        except (ValueError, RecursionError):
-            text = text[1:-1]
-    if not text or text.lower() in NONE_WORDS:
-        return []
-    entries = [item.strip().strip("'\"") for item in text.split(",")]
-    if not all(entries) or any(" " in entry for entry in entries):
-        raise ValueError
-    return entries
-
-
 def _read_mapping(value: object, kind: Any) -> dict:
     if isinstance(value, str) and kind is str and not value.lstrip().startswith("{"):
         pairs = [entry.partition("=") for entry in items(value)]
@@ -164,12 +148,3 @@ def _read_mapping(value: object, kind: Any) -> dict:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise ValueError
     return {read_value(key, str): read_value(item, kind) for key, item in value.items()}
-
-
-def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object with these pairs; json would keep the last of two equal keys in silence."""
-    keys = [key for key, _ in pairs]
-    twice = next((key for key in keys if keys.count(key) > 1), None)
-    if twice is not None:
-        raise ValueError(f"{twice} is given twice: keep one")
-    return dict(pairs)
