@@ -111,15 +111,18 @@ FAMILIES: dict[str, tuple[str, dict]] = {
 }
 
 
-def build(name: str, *, vocab_size: int = VOCABULARY, seed: int = 0, **changes) -> PreTrainedModel:
+def build(
+    name: str, *, vocab_size: int = VOCABULARY, seed: int = 0, dropout: float = 0.0, **changes
+) -> PreTrainedModel:
     """A random float32 model of the family on the CPU, in eval mode, the same for the same seed.
 
-    Dropout is 0 unless a change says otherwise. `changes` override settings of the config.
+    `dropout` is that of all places where the family has one. `changes` override settings of the
+    config.
     """
     model_type, settings = FAMILIES[name]
     special = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": None}
     settings = special | {"vocab_size": vocab_size} | settings | changes
-    config = AutoConfig.for_model(model_type, **_no_dropout(model_type) | settings)
+    config = AutoConfig.for_model(model_type, **_dropouts(model_type, dropout) | settings)
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     _move_constants(model)
@@ -149,9 +152,9 @@ def random_rows(
     return rows
 
 
-def _no_dropout(model_type: str) -> dict[str, float]:
+def _dropouts(model_type: str, dropout: float) -> dict[str, float]:
     defaults = AutoConfig.for_model(model_type).to_dict()
-    return {key: 0.0 for key in defaults if key.endswith(("dropout", "pdrop"))}
+    return {key: dropout for key in defaults if key.endswith(("dropout", "pdrop"))}
 
 
 def _move_constants(model: PreTrainedModel) -> None:

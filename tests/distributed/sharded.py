@@ -38,7 +38,8 @@ LENGTHS = (7, 5, 9, 3, 8, 6, 4, 10, 5, 7, 6, 11)
 
 @dataclass(frozen=True)
 class Case:
-    """A tiny model and how it is trained. `storage`: of 4-bit weights; None = not quantized."""
+    """A tiny model and how it is trained. `storage`: of 4-bit weights; None = not quantized.
+    `dropout`: of adapters, and of the model in all its places."""
 
     family: str = "llama"
     peft: tuple[str, ...] = ("q_proj", "v_proj", "down_proj")
@@ -51,7 +52,11 @@ class Case:
     def build(self) -> nn.Module:
         """The same model each time, in training mode; without `peft` all of it is trained."""
         known = self.family in tiny_models.FAMILIES
-        model = (tiny_models if known else tiny_families).build(self.family)
+        model = (
+            tiny_models.build(self.family, dropout=self.dropout)
+            if known
+            else tiny_families.build(self.family)
+        )
         if self.storage is not None:
             _quantize(model, self.storage)
         if self.peft or self.parameters:
