@@ -19,7 +19,6 @@ from tests.config.faults import faults_of
         *(f"--{section}.anything 1" for section in LATER_SECTIONS),
         *(f"--{name} {word}" for name, words in LATER_VALUES.items() for word in words),
         "--resume auto",
-        "--activation_checkpointing.targets attention",
         "--compile",
     ],
 )

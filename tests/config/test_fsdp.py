@@ -64,7 +64,10 @@ def test_words_of_activation_checkpointing(words, method, switch, needed):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("--activation_checkpointing 3", "expected: one of full, none, auto, true, false"),
+        (
+            "--activation_checkpointing 3",
+            "expected: one of full, selective, none, auto, true, false",
+        ),
         ("--hsdp maybe", "expected: one of true, false"),
         ("--hsdp --fsdp.sharding_strategy FULL_SHARD", "contradicts --hsdp, which says HYBRID"),
         ("--fsdp.sharding_strategy HYBRID_SHARD_ZERO2", "did you mean HYBRID_SHARD?"),

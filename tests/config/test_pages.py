@@ -29,7 +29,7 @@ def test_help_has_every_flag_with_its_meaning(command):
 
 
 def test_help_begins_with_commands_to_copy():
-    assert len(commands_of("finetune")) == 2
+    assert len(commands_of("finetune")) == 3
     assert "--config FILE" in help_text("config")
     assert "--config" not in help_text("generate")
 

@@ -3,9 +3,14 @@
 import torch
 from peft import PeftModel
 
+from ftrecipes.config.adapter_sections import (
+    Ia3Config,
+    LlamaAdapterConfig,
+    PrefixConfig,
+    PromptConfig,
+)
 from ftrecipes.config.precision import Precision
 from ftrecipes.config.schema import LoraConfig, RunConfig, TrainConfig
-from ftrecipes.config.sections import Ia3Config, LlamaAdapterConfig, PrefixConfig, PromptConfig
 from ftrecipes.model.adapters import add_adapters, trainable_parameters
 from tests import tiny_models
 from tests.model.loading import FLOAT32

@@ -42,6 +42,10 @@ def split(argv: Sequence[str], known: Iterable[str]) -> Words:
             last = _last_in_row(argv, position)
             found.faults.append(_stray(argv, position, last))
             position = last
+        elif value is not None and _is_minus_entry(word, value):
+            what = f"{word}: a value that begins with a dash reads as a flag"
+            found.faults.append(Fault(what, got=value, do=f"write {word}={value}"))
+            position += 1
         elif "=" in word or value is None or value in ("-", "--") or _is_flag(value):
             _add(found, word, None, known=known)
         else:
@@ -57,6 +61,12 @@ def split(argv: Sequence[str], known: Iterable[str]) -> Words:
 
 def _is_flag(word: str) -> bool:
     return word.startswith("--") or re.match(r"-[a-zA-Z]", word) is not None
+
+
+def _is_minus_entry(word: str, value: str) -> bool:
+    """Whether a flag whose entries may have a minus before them is followed by such an entry."""
+    name = word.lstrip("-").replace("-", "_")
+    return name.endswith("save_ops") and re.match(r"-[a-zA-Z]", value) is not None
 
 
 def _add(found: Words, word: str, value: str | None, *, known: Iterable[str]) -> None:

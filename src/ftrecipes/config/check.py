@@ -6,6 +6,7 @@ from dataclasses import replace
 from ftrecipes.config.check_data import check_data
 from ftrecipes.config.check_fsdp import check_fsdp
 from ftrecipes.config.check_paths import check_paths
+from ftrecipes.config.check_recomputing import check_recomputing
 from ftrecipes.config.check_tracking import check_tracking
 from ftrecipes.config.check_tuning import check_tuning
 from ftrecipes.config.faults import Fault, idle, out_of_range
@@ -48,6 +49,7 @@ AT_LEAST = {
     "fsdp.sharding_group_size": 0,
     "fsdp.replica_group_size": 0,
     "fsdp.timeout_seconds": 10,
+    "activation_checkpointing.every_n": 0,
     "max_new_tokens": 1,
     "temperature": 0,
 }
@@ -74,6 +76,7 @@ def check(config: RunConfig, broken: Collection[str] = (), *, writes: bool = Tru
         *_ranges(config),
         *check_tuning(config),
         *check_fsdp(config),
+        *check_recomputing(config),
         *_loop(config),
         *check_data(config),
         *check_tracking(config),

@@ -26,7 +26,6 @@ PLAIN_INIT = ("true", "false", "none", "gaussian", "orthogonal", "eva")
 
 def check_fsdp(config: RunConfig) -> Iterator[Fault]:
     """Faults of a run with --enable_fsdp, or of settings that wait for it."""
-    yield from _recomputed(config)
     if not config.train.enable_fsdp:
         yield from _without(config)
         return
@@ -194,20 +193,6 @@ def _storage(config: RunConfig) -> Iterator[Fault]:
             faults.append(storage_fault(known, precision, casts=casts))
     if faults[0] is not None and None not in faults:
         yield faults[0]
-
-
-def _recomputed(config: RunConfig) -> Iterator[Fault]:
-    if (
-        config.activation_checkpointing.method == "full"
-        and config.train.use_peft
-        and method_of(config) == "prefix"
-    ):
-        yield Fault(
-            "--activation_checkpointing full does not work with --peft_method prefix: a block that "
-            "is computed again would put its keys behind the prefix a second time",
-            do="leave one of the two out",
-            flags=("activation_checkpointing.method", "peft_method"),
-        )
 
 
 def _refused(flag: str, value: str, *, why: str, do: str, label: str = "") -> Fault:

@@ -10,7 +10,7 @@ from pathlib import Path
 from ftrecipes.config.flags import FLAT_SECTION, flags_of
 from ftrecipes.config.help import default_text, field_doc, section_doc, type_text
 from ftrecipes.config.later import LATER_FLAGS, LATER_SECTIONS, LATER_VALUES
-from ftrecipes.config.legacy import FATES
+from ftrecipes.config.legacy import CHECKPOINTING, FATES
 from ftrecipes.config.schema import RunConfig
 from ftrecipes.config.values import read_value
 from ftrecipes.config.words import words_of
@@ -31,6 +31,9 @@ The learning rate falls along `--scheduler cosine` after a warm-up; `--scheduler
 `--gamma 0.85` is the old behaviour: times gamma after each epoch. `--max_train_step` counts
 optimizer steps, where it used to count micro-batches. A repeated flag is an error.
 """
+OTHERS_SAY = """\
+These names of their sections of FSDP work here too: with `--fsdp.` before them, in the file of
+`--fsdp_config`, and, but for the first, alone."""
 
 
 def config_markdown() -> str:
@@ -73,6 +76,12 @@ def legacy_markdown() -> str:
         head = f"`--{fate.to}`" if fate.kind == "renamed" else fate.kind.replace("later", "not yet")
         here = f"{head}; {fate.why}" if fate.why else head
         lines.append(_row(f"`--{name}`", f"`{fate.default}`" if fate.default else "", here))
+    lines += ["", "## Activation checkpointing of llm-foundry and transformers", "", OTHERS_SAY, ""]
+    lines += ["| name there | here |", "|---|---|"]
+    for name, fate in CHECKPOINTING.items():
+        lines.append(
+            _row(f"`{name}`", f"`--{fate.to}`" if fate.to else f"true is refused: {fate.why}")
+        )
     lines += [
         "",
         "## Planned names",

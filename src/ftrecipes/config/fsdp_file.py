@@ -1,7 +1,8 @@
 """`--fsdp_config FILE.json`: the settings of FSDP in the spelling of transformers and accelerate.
 
 Their keys, with or without the prefix `fsdp_`, in transformers 5.24: TrainingArguments.fsdp_config,
-and in accelerate 1.15: FullyShardedDataParallelPlugin. What has no meaning here is ignored with one
+and in accelerate 1.15: FullyShardedDataParallelPlugin. Those of llm-foundry for activation
+checkpointing are read too. What has no meaning here is ignored with one
 warning; what asks for something that is not done is refused.
 """
 
@@ -12,6 +13,7 @@ from typing import Any
 from ftrecipes.config.entries import unique
 from ftrecipes.config.faults import Fault
 from ftrecipes.config.flags import flags_of
+from ftrecipes.config.legacy import REENTRANT
 from ftrecipes.config.names import close
 from ftrecipes.config.schema import RunConfig
 from ftrecipes.config.source import FSDP_FILE, REFUSALS, Source
@@ -23,6 +25,9 @@ FLAGS = {  # their key -> our flag
     "transformer_layer_cls_to_wrap": "fsdp.wrap_classes",
     "transformer_cls_names_to_wrap": "fsdp.wrap_classes",
     "activation_checkpointing": "activation_checkpointing.method",
+    "activation_checkpointing_offload": "activation_checkpointing.offload",
+    "activation_checkpointing_target": "activation_checkpointing.target",
+    "activation_cpu_offload": "activation_checkpointing.offload",
     "reshard_after_forward": STRATEGY,
     "sharding_strategy": STRATEGY,
     "cpu_offload": "fsdp.cpu_offload",
@@ -63,11 +68,7 @@ REFUSED = {
         "leave it out, or name the classes in transformer_layer_cls_to_wrap",
         ("transformer_based_wrap",),
     ),
-    "activation_checkpointing_offload": (
-        "activations are computed again, and not kept in the memory of the host",
-        "leave it out",
-        FALSE_WORDS,
-    ),
+    "activation_checkpointing_reentrant": (REENTRANT, "leave it out", FALSE_WORDS),
     "mixed_precision_policy": (
         "the precision has flags of its own",
         "leave it out, and see --mixed_precision, --pure_bf16 and --use_fp16",

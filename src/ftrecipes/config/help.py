@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, get_args, get_origin
 
-from ftrecipes.config import schema, sections
+from ftrecipes.config import adapter_sections, schema, sections
 from ftrecipes.config.flags import Flag, flags_of
 from ftrecipes.config.schema import GenerateConfig, RunConfig
 from ftrecipes.config.targets import Target
@@ -24,6 +24,9 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "finetune": (
             "ftrecipes finetune --model_name HuggingFaceTB/SmolLM2-135M-Instruct \\",
             "    --dataset train.jsonl --use_peft --quantization 4bit --output_dir out",
+            "ftrecipes finetune --model_name HuggingFaceTB/SmolLM2-135M-Instruct --use_peft \\",
+            "    --dataset train.jsonl --output_dir out \\",
+            """    --activation_checkpointing.target '{"attention": "all", "mlp": "first-6"}'""",
             "ftrecipes finetune --config out/run.yaml --lr 5e-5 --output_dir out2",
         ),
         "config": ("ftrecipes config --config out/run.yaml",),
@@ -40,7 +43,7 @@ NOTES = (
     "A flag and its value are two words, or one with =; a true/false flag alone is true. Lists are "
     "names separated by commas. Dashes in a flag's name read as underscores.",
     "--quantization WORD (4bit, int4, nf4, fp4, 8bit, int8, none) is short for "
-    "--quantization.method, --activation_checkpointing WORD (full, none, auto) for "
+    "--quantization.method, --activation_checkpointing WORD (full, selective, none, auto) for "
     "--activation_checkpointing.method, --tracking wandb,tensorboard for the flags of these names; "
     "--custom_dataset.NAME passes NAME on to the function. The flags of "
     "llama-recipes are understood as well: docs/from-llama-recipes.md.",
@@ -121,7 +124,8 @@ def _class_of(config_class: type, section: str) -> str:
 def _docs() -> Mapping[tuple[str, str], str]:
     """(class, field) -> the literal under the field; (class, "") -> the class's docstring."""
     found = {}
-    trees = [ast.parse(Path(m.__file__).read_text(encoding="utf-8")) for m in (schema, sections)]
+    modules = (schema, sections, adapter_sections)
+    trees = [ast.parse(Path(module.__file__).read_text(encoding="utf-8")) for module in modules]
     for node in (node for tree in trees for node in tree.body):
         if not isinstance(node, ast.ClassDef):
             continue

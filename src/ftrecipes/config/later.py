@@ -6,7 +6,6 @@ A row goes when its feature comes.
 from ftrecipes.config.legacy import Fate
 
 LATER_SECTIONS = {
-    "activation_checkpointing": "a choice of what is computed again",
     "resume": "going on from a checkpoint",
     "saving": "checkpoints during training",
 }

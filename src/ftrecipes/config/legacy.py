@@ -1,7 +1,8 @@
 """Every flag of llama-recipes / llama-cookbook (October 2025) and what becomes of it here.
 
 One table, which the parser obeys and docs/from-llama-recipes.md prints. A flag of a section was
-accepted there without its prefix too; here as well, where that is not ambiguous.
+accepted there without its prefix too; here as well, where that is not ambiguous. A second, short
+one has what llm-foundry and transformers call activation checkpointing in their sections of FSDP.
 """
 
 from collections.abc import Mapping
@@ -187,14 +188,32 @@ FATES: Mapping[str, Fate] = MappingProxyType(
     }
 )
 
+REENTRANT = "only the non-reentrant kind is used: it keeps random states and takes any arguments"
+CHECKPOINTING = {
+    "activation_checkpointing": _renamed("", "activation_checkpointing.method"),
+    "fsdp_activation_checkpointing": _renamed("", "activation_checkpointing.method"),
+    "activation_checkpointing_target": _renamed("", "activation_checkpointing.target"),
+    "activation_checkpointing_offload": _renamed("", "activation_checkpointing.offload"),
+    "activation_cpu_offload": _renamed("", "activation_checkpointing.offload"),
+    "activation_checkpointing_reentrant": Fate("refused", "", why=REENTRANT, neutral="false"),
+}
+OTHERS: Mapping[str, Fate] = MappingProxyType(
+    {
+        prefix + name: fate
+        for name, fate in CHECKPOINTING.items()
+        for prefix in ("", "fsdp.", "fsdp_config.")
+        if prefix + name not in ("activation_checkpointing", *FATES)
+    }
+)
+
 
 def fate_of(name: str) -> Fate | None:
     """The fate of `name` as the predecessor spelled it, or typed without its section.
 
     None when it had no such flag, or when flags of several sections share the bare name.
     """
-    if name in FATES:
-        return FATES[name]
+    if name in FATES or name in OTHERS:
+        return FATES.get(name) or OTHERS[name]
     if name in AMBIGUOUS:
         return None
     fates = {fate for full, fate in FATES.items() if full.partition(".")[2] == name}

@@ -5,9 +5,23 @@ Other tools: TRL and transformers.TrainingArguments, axolotl, LLaMA-Factory, Lig
 
 # Flag, or flag and value -> other words for it. A flag whose time has not come is one as well.
 MEANINGS = {
-    "activation_checkpointing": "gradient_checkpointing_kwargs",
-    "activation_checkpointing full": "gradient_checkpointing grad_checkpointing "
-    "use_gradient_checkpointing gradient_checkpoint recompute",
+    "activation_checkpointing": "gradient_checkpointing_kwargs activation_checkpoint "
+    "activation_checkpoint.mode recompute_granularity recompute_method",
+    "activation_checkpointing full": "grad_checkpointing use_gradient_checkpointing "
+    "gradient_checkpoint recompute enable_activation_checkpointing",
+    "activation_checkpointing none": "disable_gradient_checkpointing",
+    "activation_checkpointing selective": "selective_ac selective_ac_option "
+    "selective_activation_checkpointing activation_checkpoint.selective_ac_option",
+    "activation_checkpointing.every_n": "every_n_layers checkpoint_every_n recompute_num_layers "
+    "activation_checkpointing.every activation_checkpointing.every_n_layers",
+    "activation_checkpointing.offload": "activation_offloading offload_activations "
+    "enable_activation_offloading activation_checkpointing.cpu_offload "
+    "activation_checkpointing.offload_params",
+    "activation_checkpointing.save_ops": "activation_checkpointing.ops op_sac_save_list "
+    "activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns",
+    "activation_checkpointing.target": "recompute_modules activation_checkpointing.targets "
+    "activation_checkpointing.modules activation_checkpointing.blocks "
+    "activation_checkpointing.layers activation_checkpointing.wrap_classes",
     "adapter": "adapter_name_or_path adapter_path lora_path peft_model",
     "batch_size_training": "batch_size bs train_batch_size micro_batch_size mbs micro_batch "
     "per_device_batch_size per_device_train_batch_size per_gpu_train_batch_size",
@@ -107,6 +121,8 @@ SETTLED = {
     "sharding is that of FSDP2, which has no such setting": "fsdp_version fsdp_backward_prefetch "
     "fsdp_forward_prefetch fsdp_limit_all_gathers fsdp_sync_module_states fsdp_use_orig_params "
     "fsdp_min_num_params fsdp_state_dict_type ddp_find_unused_parameters",
+    "only the non-reentrant kind of activation checkpointing is used": "use_reentrant "
+    "gradient_checkpointing_use_reentrant use_reentrant_gc",
     "AdamW has betas 0.9 and 0.999 and epsilon 1e-8": "adam_beta1 adam_beta2 adam_epsilon",
     "the template is the tokenizer's own (docs/data.md)": "template chat_template "
     "chat_template_path conversation_template",

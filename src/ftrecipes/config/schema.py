@@ -7,6 +7,13 @@ them. Choices are `Literal` types, so that the parser and the help know them too
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ftrecipes.config.adapter_sections import (
+    Ia3Config,
+    LlamaAdapterConfig,
+    LoraConfig,
+    PrefixConfig,
+    PromptConfig,
+)
 from ftrecipes.config.sections import (
     NO_FLAG,
     ActivationCheckpointingConfig,
@@ -14,11 +21,6 @@ from ftrecipes.config.sections import (
     DataConfig,
     Dtype,
     FsdpConfig,
-    Ia3Config,
-    LlamaAdapterConfig,
-    LoraConfig,
-    PrefixConfig,
-    PromptConfig,
     QuantizationConfig,
     SamplesConfig,
     SavingConfig,
@@ -52,6 +54,8 @@ class TrainConfig:
     low_cpu_fsdp: bool = True
     """With `enable_fsdp`, no process ever holds the whole model; False = each loads all of it, and
     then drops what is not its share."""
+    gradient_checkpointing: bool = False
+    """The word of transformers for `--activation_checkpointing full`; one of the two alone."""
 
     use_peft: bool = False
     """Train an adapter and keep the base model frozen; False trains every parameter."""

@@ -10,10 +10,10 @@ from ftrecipes.config.values import FALSE_WORDS, TRUE_WORDS
 class Words:
     """`settings`: word -> canonical flag -> value. `hints`: what other words may have meant."""
 
-    settings: Mapping[str, Mapping[str, str]]
+    settings: Mapping[str, Mapping[str, object]]
     hints: Mapping[str, str] = field(default_factory=dict)
 
-    def read(self, value: object) -> Mapping[str, str]:
+    def read(self, value: object) -> Mapping[str, object]:
         """The flags that `value` sets. Raises ValueError, with a hint where there is one."""
         word = "none" if value is None else str(value).strip().lower()
         if word not in self.settings and word not in self.hints:
@@ -67,13 +67,38 @@ _RECOMPUTE = Words(
         word: {"activation_checkpointing.method": method}
         for word, method in (
             ("full", "full"),
+            ("selective", "selective"),
             ("none", "none"),
             ("auto", "auto"),
             ("true", "full"),
             ("false", "none"),
         )
     },
+    {
+        **{
+            word: f"did you mean --activation_checkpointing.target {word}?"
+            for word in ("block", "attention", "mlp", "norm")
+        },
+        "offload": "did you mean --activation_checkpointing.offload?",
+        "op": "did you mean selective?",
+        "selective_op": "did you mean selective?",
+    },
+)
+# transformers' flag; axolotl gives it other words as well.
+_TRANSFORMERS = Words(
+    {
+        "true": {"gradient_checkpointing": True},
+        "false": {"gradient_checkpointing": False},
+        "none": {"gradient_checkpointing": False},
+    },
+    dict.fromkeys(
+        ("offload", "offload_disk", "unsloth"), "did you mean --activation_checkpointing.offload?"
+    ),
 )
 # The predecessor's --hsdp: a switch where we have one of the strategies.
 _HYBRID = Words({"true": {"fsdp.sharding_strategy": "HYBRID_SHARD"}, "false": {}, "none": {}})
-_WORDS = {"quantization.method": _QUANTIZATION, "activation_checkpointing.method": _RECOMPUTE}
+_WORDS = {
+    "quantization.method": _QUANTIZATION,
+    "activation_checkpointing.method": _RECOMPUTE,
+    "gradient_checkpointing": _TRANSFORMERS,
+}

@@ -11,9 +11,9 @@ from peft.utils.constants import TRANSFORMERS_MODELS_TO_IA3_TARGET_MODULES_MAPPI
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.pytorch_utils import Conv1D
 
+from ftrecipes.config.adapter_sections import Ia3Config
 from ftrecipes.config.errors import ConfigError, ModelError
 from ftrecipes.config.schema import RunConfig
-from ftrecipes.config.sections import Ia3Config
 from ftrecipes.model.lora import lora_config
 from ftrecipes.model.module_names import check_matches, linear_names, names_or_pattern, rule_of
 from ftrecipes.model.rewritten import is_rewriting
