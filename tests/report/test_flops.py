@@ -101,6 +101,14 @@ def test_packed_weights_stand_for_all_they_hold(tmp_path):
     assert flop_formula(packed) == flop_formula(plain.requires_grad_(False))
 
 
+@pytest.mark.parametrize("method", ["4bit", "8bit"])
+def test_quantized_products_are_counted(method, tmp_path):
+    save_folder("llama", tmp_path, hidden_size=64, intermediate_size=128)
+    packed, plain = load(tmp_path, QuantizationConfig(method=method)), load(tmp_path)
+    counts = [step(lora(model, target_modules=["q_proj"])) for model in (packed, plain)]
+    assert counts[0] == counts[1]
+
+
 def test_models_that_do_not_say_how_many_experts_work_have_no_formula():
     model = build("mixtral")
     del model.config.num_experts_per_tok

@@ -9,7 +9,6 @@ from collections import Counter
 
 import bitsandbytes as bnb
 import torch
-import torch.nn.functional as F
 from bitsandbytes.functional import QuantState
 from torch import Tensor, nn
 from transformers import (
@@ -26,6 +25,7 @@ from ftrecipes.config.schema import QuantizationConfig
 from ftrecipes.config.stored import Stored
 from ftrecipes.model.experts import open_packed
 from ftrecipes.model.packed import PackedModule, Packing, packed_sizes, packing_of, weight_counts
+from ftrecipes.model.quantized_ops import linear_4bit, linear_8bit
 from ftrecipes.model.quantizer import EightBitConfig, FourBitConfig
 from ftrecipes.runtime import log
 
@@ -64,6 +64,10 @@ class _DequantizedLinear(nn.Module):
         """The weight [out, in] that the stored numbers stand for."""
         raise NotImplementedError
 
+    def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """F.linear on the dequantized weight, as one operator without a derivative."""
+        raise NotImplementedError
+
     def forward(self, x: Tensor) -> Tensor:
         """x [..., in] -> [..., out], in the dtype of x, or of autocast where that is on.
 
@@ -78,7 +82,7 @@ class _DequantizedLinear(nn.Module):
         x = x.to(self.multiply_dtype(output_dtype))
         with torch.autocast(kind, enabled=False):
             bias = None if self.bias is None else self.bias.to(x.dtype)
-            return _LinearFunction.apply(x, bias, self.dequantized).to(output_dtype)
+            return _LinearFunction.apply(x, bias, self).to(output_dtype)
 
     def multiply_dtype(self, output_dtype: torch.dtype) -> torch.dtype:
         """The dtype to multiply in."""
@@ -90,6 +94,10 @@ class DequantizedLinear4bit(_DequantizedLinear, PackedModule, bnb.nn.Linear4bit)
 
     def dequantized(self, dtype: torch.dtype) -> Tensor:
         return self.unpacked("weight").to(dtype)
+
+    def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        weight, shape = self._parameters["weight"].data, self.packings["weight"].shape
+        return linear_4bit(x, weight, bias, shape=shape, state=self.quant_state)
 
     def state_of(self, name: str) -> QuantState | None:
         return self.quant_state
@@ -109,20 +117,23 @@ class DequantizedLinear8bit(_DequantizedLinear, bnb.nn.Linear8bitLt):
     def dequantized(self, dtype: torch.dtype) -> Tensor:
         return bnb.functional.int8_vectorwise_dequant(self.weight.data, self.weight.SCB).to(dtype)
 
+    def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        return linear_8bit(x, self.weight.data, bias, scale=self.weight.SCB)
+
 
 class _LinearFunction(torch.autograd.Function):
     """F.linear that dequantizes once more in the backward instead of keeping the weight."""
 
     @staticmethod
-    def forward(ctx, x, bias, dequantized):
-        ctx.dequantized = dequantized
-        return F.linear(x, dequantized(x.dtype), bias)
+    def forward(ctx, x, bias, layer):
+        ctx.layer = layer
+        return layer.multiply(x, bias)
 
     @staticmethod
     def backward(ctx, grad):
         x_grad = bias_grad = None
         if ctx.needs_input_grad[0]:
-            x_grad = grad @ ctx.dequantized(grad.dtype)
+            x_grad = grad @ ctx.layer.dequantized(grad.dtype)
         if ctx.needs_input_grad[1]:
             bias_grad = grad.flatten(0, -2).sum(0)
         return x_grad, bias_grad, None

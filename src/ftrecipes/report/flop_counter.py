@@ -13,6 +13,7 @@ from torch.utils.flop_counter import (
     sdpa_flop_count,
 )
 
+from ftrecipes.model.quantized_ops import LINEAR_4BIT, LINEAR_8BIT
 from ftrecipes.runtime import log
 
 
@@ -30,8 +31,15 @@ def _grouped_flops(first, second, *rest, out_shape=None, **others) -> int:
     return 2 * prod(each) * second[-1]
 
 
+def _quantized_flops(x, weight, bias, *rest, out_shape=None, **others) -> int:
+    """Inputs [..., I] by what stands for a matrix [O, I]."""
+    return 2 * prod(x) * out_shape[-1]
+
+
 # torch 2.13 has formulas neither for the attention of a CPU nor for experts.
 _FORMULAS = {
+    LINEAR_4BIT: _quantized_flops,
+    LINEAR_8BIT: _quantized_flops,
     torch.ops.aten._grouped_mm: _grouped_flops,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward_flops,
