@@ -5,7 +5,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
 
-from ftrecipes.config.errors import ModelError
+from ftrecipes.config.errors import ConfigError
 from ftrecipes.model.adapters import canonical_name
 from ftrecipes.parallel.recompute import recompute
 from ftrecipes.parallel.wrap import blocks_of, lora_aware_wrap_policy
@@ -71,5 +71,5 @@ def test_a_block_in_several_places_stays_one():
 def test_two_kinds_of_checkpointing_are_refused():
     model = build(0.0, recomputing=False)
     model.get_base_model().activation_checkpointing_enable()
-    with pytest.raises(ModelError, match="own gradient checkpointing"):
+    with pytest.raises(ConfigError, match="can not both be on"):
         recompute(model, blocks_of(lora_aware_wrap_policy(model)))

@@ -5,12 +5,15 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import ActivationWrapper
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    ActivationWrapper,
+    CheckpointWrapper,
+)
 from torch.utils.checkpoint import checkpoint, noop_context_fn
 from transformers import Cache, PreTrainedModel
 
-from ftrecipes.config.errors import ModelError
+from ftrecipes.config.errors import ConfigError, ModelError
 
 # Makes the two contexts that a module's forward and its second forward run in.
 Contexts = Callable[[], tuple[AbstractContextManager, AbstractContextManager]]
@@ -35,7 +38,12 @@ class Recomputed(ActivationWrapper):
         self._keeping = keeping
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's own. Raises ModelError for a cache, which would be filled twice."""
+        """The module's own: same arguments, same result, whatever its type.
+
+        Tensors right among the arguments are kept, and must be as they were when the backward
+        comes; those inside of tuples are only held. Raises ModelError for a cache, which would be
+        filled twice.
+        """
         module = self._checkpoint_wrapped_module
         if not torch.is_grad_enabled():
             return module(*args, **kwargs)
@@ -45,20 +53,20 @@ class Recomputed(ActivationWrapper):
                 "  expected: a forward with use_cache=False\n"
                 "  do: use --activation_checkpointing none, and report this model"
             )
-        # torch 2.13 keeps positional tensors only, and restores the random state of their devices
-        # only: a block that calls its attention by keywords would draw other dropout masks.
-        names = [name for name, value in kwargs.items() if isinstance(value, Tensor)]
-        others = {name: value for name, value in kwargs.items() if name not in names}
+        # torch 2.13 keeps tensors that are given by position only, and looks at these only for the
+        # devices whose random state and autocast the second forward needs: a block that calls its
+        # attention by keywords would draw other dropout masks there. So all go by position.
+        count, names = len(args), tuple(kwargs)
 
-        def compute(*tensors: Any) -> Any:
-            named = dict(zip(names, tensors[len(args) :], strict=True))
-            return module(*tensors[: len(args)], **named, **others)
+        def compute(*values: Any) -> Any:  # holds no argument, which the checkpoint itself keeps
+            named = dict(zip(names, values[count:], strict=True))
+            return module(*values[:count], **named)
 
         with self._keeping():
             return checkpoint(
                 compute,
                 *args,
-                *(kwargs[name] for name in names),
+                *kwargs.values(),
                 use_reentrant=False,
                 preserve_rng_state=True,
                 context_fn=self._contexts,
@@ -72,22 +80,14 @@ def recompute(
     contexts: Contexts = noop_context_fn,
     keeping: Callable[[], AbstractContextManager] = nullcontext,
 ) -> None:
-    """Put a `Recomputed` in every place of each module, so that only its inputs outlive its forward.
+    """Put a `Recomputed` in every place of each module: only its inputs outlive its forward.
 
     Call it after adapters are added and before units are looked for: a unit is gathered outside of
     its wrapper. The backward draws the same random numbers as the forward, and forwards must be
     told to use no cache, which a second one would fill twice. Each rank for itself. Raises
-    ModelError where transformers' own gradient checkpointing is on, with which every block would
-    be computed three times.
+    ConfigError where something else recomputes already (`refuse_two_kinds`).
     """
-    own = [m for m in model.modules() if isinstance(m, PreTrainedModel)]
-    if any(part.is_activation_checkpointing for part in own):
-        raise ModelError(
-            f"{type(model).__name__} has transformers' own gradient checkpointing on.\n"
-            "  expected: one kind of it, or every block is computed three times\n"
-            "  do: call activation_checkpointing_disable() on the model, or use "
-            "--activation_checkpointing none"
-        )
+    refuse_two_kinds(model)
     wrappers = {
         module: Recomputed(module, contexts=contexts, keeping=keeping) for module in modules
     }
@@ -98,6 +98,42 @@ def recompute(
     ]
     for path, wrapper in places:
         model.set_submodule(path, wrapper)
+
+
+def refuse_two_kinds(model: nn.Module) -> None:
+    """Raise ConfigError where a model, with or without weights, recomputes by other means.
+
+    Both kinds at once give right gradients, and compute every block three times.
+    """
+    found = _other_kind(model)
+    if found is not None:
+        raise ConfigError(
+            "--activation_checkpointing and the gradient checkpointing of transformers can not both"
+            " be on: every block would be computed three times.\n"
+            f"  got: {type(model).__name__} with {found}\n"
+            "  expected: one of the two; with --enable_fsdp that is --activation_checkpointing\n"
+            "  do: switch the other one off where the model comes from, or use "
+            "--activation_checkpointing none"
+        )
+
+
+def _other_kind(model: nn.Module) -> str | None:
+    """What of a model says that it recomputes by other means.
+
+    transformers 5.24 acts on `gradient_checkpointing` of a config while it builds a model, and
+    takes it out of the config; what is left of it may be read by code that came with the model. A
+    function of one's own instead of torch's (`_gradient_checkpointing_func`) runs only where the
+    module's `gradient_checkpointing` is true, which is looked for here.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, CheckpointWrapper):
+            return f"torch's CheckpointWrapper at {name}"
+        if isinstance(module, PreTrainedModel):
+            if module.is_activation_checkpointing:
+                return "its own switched on (by its config, its code or a call of ..._enable())"
+            if vars(module.config).get("gradient_checkpointing"):
+                return '"gradient_checkpointing": true in its config'
+    return None
 
 
 def without_wrapper(module: nn.Module) -> nn.Module:
