@@ -13,13 +13,11 @@ from functools import partial
 import torch
 from torch import nn
 
+from ftrecipes.config.schema import RunConfig, TrainConfig
+from ftrecipes.config.sections import ActivationCheckpointingConfig
 from ftrecipes.config.targets import read_target
 from ftrecipes.model.module_names import canonical_name
-from ftrecipes.parallel.offload import HostStash
-from ftrecipes.parallel.recompute import recompute
-from ftrecipes.parallel.selective import keeping_ops
-from ftrecipes.parallel.targets import select
-from ftrecipes.parallel.wrap import blocks_of, lora_aware_wrap_policy
+from ftrecipes.train.recomputing import recompute_as_asked
 
 # model_type -> where its blocks are, and the names of their attention, their mlp and their norms
 _LLAMA = ("model.layers", "self_attn", "mlp", ("input_layernorm", "post_attention_layernorm"))
@@ -35,33 +33,30 @@ class Way:
     """How a model is checkpointed. `twice`: block -> what of it computes a second time."""
 
     twice: dict[int, Sequence[str]]
-    target: object = None
-    every_n: int = 0
-    selective: bool = False
-    offload: bool = False
+    settings: ActivationCheckpointingConfig
 
     def __call__(self, model: nn.Module) -> None:
         """Checkpoint the model, which has its adapters already and is not sharded yet."""
-        blocks = blocks_of(lora_aware_wrap_policy(model))
-        target = None if self.target is None else read_target(self.target)
-        selected = select(model, blocks, target, every_n=self.every_n)
-        more = {"contexts": keeping_ops([])} if self.selective else {}
-        more |= {"keeping": HostStash(torch.device("cpu")).keeping} if self.offload else {}
-        recompute(model, [found.module for found in selected], **more)
+        config = RunConfig(TrainConfig(model_name="tiny"), activation_checkpointing=self.settings)
+        recompute_as_asked(config, model, torch.device("cpu"))
+
+
+def _way(twice: dict[int, Sequence[str]], method: str = "full", *, target=None, **settings) -> Way:
+    target = None if target is None else read_target(target)
+    return Way(twice, ActivationCheckpointingConfig(method, target, **settings))
 
 
 # All models here have two blocks.
-BOTH = {0: EVERYTHING, 1: EVERYTHING}
+_BOTH = {0: EVERYTHING, 1: EVERYTHING}
+_SUBLAYERS = {0: ("attention",), 1: ("attention", "mlp")}
 WAYS = {
-    "full": Way(BOTH),
-    "sublayers": Way(
-        {0: ("attention",), 1: ("attention", "mlp")}, {"attention": "all", "mlp": [-1]}
-    ),
-    "norm": Way({0: ("norm",), 1: ("norm",)}, "norm"),
-    "every second block": Way({0: EVERYTHING}, every_n=2),
-    "selective": Way(BOTH, selective=True),
-    "selective mlp": Way({0: ("mlp",), 1: ()}, {"mlp": "first-1"}, selective=True),
-    "offload": Way(BOTH, offload=True),
+    "full": _way(_BOTH),
+    "sublayers": _way(_SUBLAYERS, target={"attention": "all", "mlp": [-1]}),
+    "norm": _way({0: ("norm",), 1: ("norm",)}, target="norm"),
+    "every second block": _way({0: EVERYTHING}, every_n=2),
+    "selective": _way(_BOTH, "selective"),
+    "selective mlp": _way({0: ("mlp",)}, "selective", target={"mlp": "first-1"}),
+    "offload": _way(_BOTH, offload=True),
 }
 
 
