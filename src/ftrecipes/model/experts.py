@@ -3,14 +3,15 @@
 transformers keeps the experts of a layer as three-dimensional parameters of one module, which
 bitsandbytes leaves at full size. Here such a parameter is a `Params4bit` under its own name; the
 attribute of that name is the dequantized weight, so that the module's own forward (whatever it
-does) computes on it. The forward runs again in the backward: of all layers together only packed
-weights stay in memory, and of one layer at a time the dequantized ones.
+does) computes on it. The forward runs again in the backward, alone or with the block around it: of
+all layers together only packed weights stay in memory, and of one layer at a time the dequantized
+ones.
 
 Shapes: E experts, I inputs and O outputs of one of them; a weight is [E, O, I] or [E, I, O].
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 
@@ -79,6 +80,7 @@ class _PackedExperts(PackedModule):
         self.compute = compute
         self.updates: dict[str, list] = {}  # name -> low-rank updates while an adapter is active
         self.dequantized: dict[str, Tensor] = {}  # name -> weight while the forward runs
+        self.runs_again_alone = True
 
     def weight_of(self, name: str) -> Tensor:
         """The dequantized weight, without the updates of adapters outside of a forward.
@@ -106,7 +108,7 @@ class _PackedExperts(PackedModule):
         """The class's own forward, on dequantized weights and the updates of active adapters."""
         # the updates are arguments: in the backward no adapter is active
         arguments = (dict(self.updates), hidden_states, *args)
-        if not torch.is_grad_enabled():
+        if not (self.runs_again_alone and torch.is_grad_enabled()):
             return self.compute_on(*arguments, **kwargs)
         return checkpoint(self.compute_on, *arguments, use_reentrant=False, **kwargs)
 
@@ -147,6 +149,17 @@ def open_packed(model: nn.Module, quantization: QuantizationConfig, compute: tor
         if packings:
             module.__class__ = _packed_class(type(module), tuple(packings))
             module.start(packings, compute)
+
+
+def leave_recomputing_to(modules: Iterable[nn.Module]) -> None:
+    """Packed experts inside of `modules`, whose forwards run again in the backward, run with them.
+
+    Running again by themselves too, they would be computed three times in a step.
+    """
+    for module in modules:
+        for part in module.modules():
+            if isinstance(part, _PackedExperts):
+                part.runs_again_alone = False
 
 
 def _shape(parameter: bnb.nn.Params4bit) -> torch.Size:

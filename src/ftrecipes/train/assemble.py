@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ftrecipes.config.errors import ModelError
 from ftrecipes.config.precision import Precision, policy_dtype
 from ftrecipes.config.schema import RunConfig
 from ftrecipes.model.adapters import (
@@ -27,14 +26,14 @@ from ftrecipes.model.skeleton import build_skeleton
 from ftrecipes.model.vocabulary import resize
 from ftrecipes.parallel.engine import Engine, OneProcess, Sharded
 from ftrecipes.parallel.place import Places
-from ftrecipes.parallel.recompute import recompute
 from ftrecipes.parallel.shard import shard
-from ftrecipes.parallel.wrap import blocks_of, lora_aware_wrap_policy
+from ftrecipes.parallel.wrap import lora_aware_wrap_policy
 from ftrecipes.parallel.wrap_report import check_saved, kept_bytes, wrap_report
 from ftrecipes.runtime import log
 from ftrecipes.runtime.nodes import first_on_machine
 from ftrecipes.runtime.seed import seed_everything
 from ftrecipes.runtime.world import World
+from ftrecipes.train.recomputing import checkpointed, recompute_as_asked
 
 
 def rehearse(
@@ -58,13 +57,8 @@ def rehearse(
         )
     else:
         train_everything(sketch, precision, frozen_blocks=frozen_blocks(config))
-    if config.activation_checkpointing.method == "full" and not recomputes(config, sketch):
-        raise ModelError(
-            f"--activation_checkpointing full: the blocks of {type(sketch).__name__} can not be "
-            "computed twice, as transformers knows it.\n"
-            "  do: use --activation_checkpointing none"
-        )
-    if config.train.enable_fsdp or recomputes(config, sketch):
+    checkpointed(config, sketch)
+    if config.train.enable_fsdp:
         lora_aware_wrap_policy(sketch, config.fsdp.wrap_classes)
 
 
@@ -88,8 +82,7 @@ def build_model(
         model = build_skeleton(source, config, precision)
     else:
         model = load_model(source, config, precision, world.device)
-    computes_again = recomputes(config, model)
-    log.info(_plan(config, precision, world, computes_again=computes_again))
+    log.info(_plan(config, precision, world))
     new_token_ids = resize(model, tokenizer, config)
     # What is drawn now is the same on all ranks, whatever a custom data set has drawn.
     seed_everything(config.train.seed)
@@ -100,8 +93,7 @@ def build_model(
     log.info(trained_share(model))
     if config.train.use_peft and not hollow:
         _initialise(model, config)
-    if computes_again:
-        recompute(model, blocks_of(lora_aware_wrap_policy(model, config.fsdp.wrap_classes)))
+    recompute_as_asked(config, model, world.device)
     if mesh is None:
         engine: Engine = OneProcess()
     else:
@@ -111,28 +103,17 @@ def build_model(
     return model, engine
 
 
-def _plan(config: RunConfig, precision: Precision, world: World, *, computes_again: bool) -> str:
+def _plan(config: RunConfig, precision: Precision, world: World) -> str:
     """On what, and how, this run computes; for the log."""
     train = config.train
     parts = [f"{world.size} process{'es' if world.size > 1 else ''} on {world.device.type}"]
     if train.enable_fsdp:
         parts.append(config.fsdp.sharding_strategy)
         parts += ["shares in the memory of the host"] if config.fsdp.cpu_offload else []
-    parts += ["activations of blocks computed again"] if computes_again else []
     parts.append(f"computing in {precision.compute}")
     step = train.gradient_accumulation_steps * world.size
     parts.append(f"{step} micro-batch{'es' if step > 1 else ''} a step")
     return "; ".join(parts)
-
-
-def recomputes(config: RunConfig, model: PreTrainedModel) -> bool:
-    """Whether the blocks compute their activations again in the backward.
-
-    Only where transformers says that the model can: XLM would add to a cache both times.
-    """
-    method = config.activation_checkpointing.method
-    asked = method == "full" or (method == "auto" and config.train.enable_fsdp)
-    return asked and model.supports_gradient_checkpointing
 
 
 def frozen_blocks(config: RunConfig) -> int:

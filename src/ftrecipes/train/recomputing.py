@@ -1,0 +1,75 @@
+"""What of a model is computed again in the backward, as the settings ask."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import noop_context_fn
+
+from ftrecipes.config.errors import ModelError
+from ftrecipes.config.recomputing import is_asked, method_in
+from ftrecipes.config.schema import RunConfig
+from ftrecipes.model.experts import leave_recomputing_to
+from ftrecipes.parallel.offload import HostStash
+from ftrecipes.parallel.op_counts import OpCounts
+from ftrecipes.parallel.recompute import Contexts, recompute
+from ftrecipes.parallel.selective import counting, keeping_ops
+from ftrecipes.parallel.targets import Selected, in_words, select
+from ftrecipes.parallel.wrap import blocks_of, lora_aware_wrap_policy
+from ftrecipes.runtime import log
+
+
+def checkpointed(config: RunConfig, model: nn.Module) -> tuple[Selected, ...]:
+    """The modules of a model, with its adapters, that are computed again; empty = none.
+
+    Its weights need not be there. Raises ConfigError for a target that this model does not have,
+    and ModelError where it was asked for and the model can not: XLM would fill its cache twice.
+    """
+    if method_in(config) == "none":
+        return ()
+    if not model.supports_gradient_checkpointing:
+        if is_asked(config):
+            raise ModelError(
+                f"--activation_checkpointing {method_in(config)}: the blocks of this model "
+                f"({type(model).__name__}) can not be computed twice, as transformers knows it.\n"
+                "  do: use --activation_checkpointing none"
+            )
+        return ()
+    settings = config.activation_checkpointing
+    blocks = blocks_of(lora_aware_wrap_policy(model, config.fsdp.wrap_classes))
+    return select(model, blocks, settings.target, every_n=settings.every_n)
+
+
+def recompute_as_asked(config: RunConfig, model: nn.Module, device: torch.device) -> None:
+    """Let these modules compute their activations again, and say which they are.
+
+    After adapters are added and before the model is cut into shares; `device` is where it computes.
+    Each rank for itself. Raises as `checkpointed`.
+    """
+    selected = checkpointed(config, model)
+    if selected:
+        modules = [one.module for one in selected]
+        recompute(model, modules, contexts=_contexts(config), keeping=_keeping(config, device))
+        leave_recomputing_to(modules)
+        log.info(f"computed again in the backward: {in_words(selected)}{_how(config)}")
+    elif is_asked(config):
+        log.info("computed again in the backward: nothing, as --activation_checkpointing.target is")
+
+
+def _contexts(config: RunConfig) -> Contexts:
+    settings = config.activation_checkpointing
+    counts = OpCounts() if settings.count_ops else None
+    if method_in(config) == "selective":
+        return keeping_ops(settings.save_ops, counts)
+    return noop_context_fn if counts is None else counting(counts)
+
+
+def _keeping(config: RunConfig, device: torch.device) -> Callable[[], AbstractContextManager]:
+    return HostStash(device).keeping if config.activation_checkpointing.offload else nullcontext
+
+
+def _how(config: RunConfig) -> str:
+    parts = ["but for products and attention"] if method_in(config) == "selective" else []
+    parts += ["inputs in the memory of the host"] * config.activation_checkpointing.offload
+    return "".join(f"; {part}" for part in parts)
