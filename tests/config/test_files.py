@@ -94,6 +94,15 @@ def test_numbers_are_read_as_they_are_written(needed):
     assert config.custom_dataset.data_path == "1.50"
 
 
+def test_a_number_in_place_of_a_text_is_written_again_as_one(needed):
+    Path("own.yaml").write_text("output_dir: 2024\nnew_tokens: [10, 0x1f]\n")
+    config = parse_words([*needed[:4], "--config", "own.yaml"]).config
+    text = yaml.safe_dump(to_mapping(config))
+    assert "output_dir: '2024'" in text
+    Path("run.yaml").write_text(text)
+    assert parse_words(["--config", "run.yaml"]).config == config
+
+
 def test_merged_mappings_are_read(needed):
     Path("run.yaml").write_text(
         "lora: &usual {r: 4, lora_alpha: 8}\nuse_peft: true\nlora_config: {<<: *usual, r: 4}\n"

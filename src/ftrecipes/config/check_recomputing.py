@@ -103,6 +103,7 @@ def _prefix(config: RunConfig, names: list[str]) -> Iterator[Fault]:
 def _told(config: RunConfig, name: str) -> str:
     """A flag as it was typed; one from a file by its name here."""
     origin = config.origins.get(name, "")
-    if name == METHOD and origin.partition(".")[0] in (f"--{SECTION}", ""):
+    typed = origin.startswith("--")
+    if name == METHOD and (not typed or origin.partition(".")[0] == f"--{SECTION}"):
         return f"--{SECTION} {config.activation_checkpointing.method}"
-    return origin if origin.startswith("--") else f"--{name}"
+    return origin if typed else f"--{name}"

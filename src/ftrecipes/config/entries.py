@@ -7,6 +7,10 @@ from typing import Any
 NONE_WORDS = ("none", "null")
 
 
+class Number(str):
+    """A whole number as it stands in a YAML file: a text, as on a command line, and yet no word."""
+
+
 def items(value: object) -> list:
     """The entries of a list, given as one or as text with commas. Raises ValueError."""
     if isinstance(value, list | tuple):

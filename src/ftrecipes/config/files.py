@@ -4,6 +4,7 @@ from typing import Any
 
 import yaml
 
+from ftrecipes.config.entries import Number
 from ftrecipes.config.errors import ConfigError
 from ftrecipes.config.faults import Fault
 
@@ -29,7 +30,12 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
-for _kind in ("int", "float", "timestamp"):
+def _number(loader: _Loader, node: yaml.ScalarNode) -> Number:
+    return Number(loader.construct_scalar(node))
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _number)
+for _kind in ("float", "timestamp"):
     _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", yaml.SafeLoader.construct_yaml_str)
 
 

@@ -18,5 +18,5 @@ def is_asked(config: RunConfig) -> bool:
     section = config.activation_checkpointing
     if section.method != "auto":
         return section.method != "none"
-    refined = section.target is not None or section.every_n > 0 or section.offload
+    refined = section.target is not None or section.every_n != 0 or section.offload
     return refined or config.train.gradient_checkpointing

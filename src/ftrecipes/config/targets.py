@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NewType
 
-from ftrecipes.config.entries import unique
+from ftrecipes.config.entries import Number, unique
 from ftrecipes.config.names import close
 
 Target = NewType("Target", dict[str, Any])  # name -> place
@@ -117,8 +117,10 @@ def _name(entry: object) -> str:
 
 
 def _plain(place: object) -> object:
-    """A place as run.yaml can hold it."""
-    return list(place) if isinstance(place, tuple) else place
+    """A place as run.yaml can hold it, and gives it back."""
+    if isinstance(place, list | tuple):
+        return [_plain(entry) for entry in place]
+    return int(place) if isinstance(place, Number) and _BLOCK.fullmatch(place) else place
 
 
 def _parts(place: object) -> list[_Part]:

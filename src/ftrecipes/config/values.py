@@ -111,7 +111,7 @@ def _read_text(value: object) -> str:
     if value == "True":
         raise ValueError
     check_text(value)
-    return value
+    return str(value)
 
 
 def check_text(text: str) -> None:
