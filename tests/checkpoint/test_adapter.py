@@ -39,6 +39,11 @@ VARIANTS = {
         {},
         {"target_modules": ["q_proj"], "modules_to_save": ["input_layernorm"]},
     ),
+    "mlp trained whole": (
+        "llama",
+        {},
+        {"target_modules": ["q_proj"], "modules_to_save": ["mlp"]},
+    ),
     "head and embedding": ("llama", {}, {"target_modules": ["embed_tokens", "lm_head"]}),
     "experts": (
         "mixtral",
@@ -141,6 +146,18 @@ def test_wrapped_blocks_leave_no_trace_in_the_names(name, tmp_path):
         file = load_file(folder / WEIGHTS)
         assert file.keys() == plain.keys()
         assert all(torch.equal(file[name], plain[name]) and file[name].any() for name in file)
+
+
+def test_wrapped_parts_of_what_is_trained_whole_leave_no_trace_either(tmp_path):
+    """PEFT by itself looks for them where they would be without the wrapper."""
+    model = trained_model("mlp trained whole")
+    save_adapter(model, tmp_path, base_name="base", **ALONE)
+    plain = (tmp_path / WEIGHTS).read_bytes()
+    whole = [block.mlp.modules_to_save["default"] for block in model.get_base_model().model.layers]
+    recompute(model, [whole[0].up_proj, whole[1].up_proj, model.get_base_model().model.layers[1]])
+    save_adapter(model, tmp_path, base_name="base", **ALONE)
+    verify_adapter(model, tmp_path, **ALONE)
+    assert (tmp_path / WEIGHTS).read_bytes() == plain
 
 
 def drop_tensor(tensors):

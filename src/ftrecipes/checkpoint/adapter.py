@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from ftrecipes.checkpoint.together import all_do, first_does
 from ftrecipes.checkpoint.verify import compare, refuse
-from ftrecipes.model.module_names import canonical_name
+from ftrecipes.model.module_names import canonical_name, name_for_peft
 from ftrecipes.model.rewritten import (
     initial_tensors,
     plain_settings,
@@ -58,10 +58,11 @@ def adapter_state(model: PeftModel) -> dict[str, torch.Tensor]:
     rows of a resized embedding are in the adapter already.
     """
     # PEFT 0.21 looks up modules that are trained whole by where they are, and model.state_dict()
-    # leaves out what wraps a recomputed block: both go by one spelling here, and lose it after.
+    # leaves out what wraps a recomputed module: both go by one spelling here, and lose it after.
     live = None
     if not model.peft_config[ADAPTER_NAME].is_prompt_learning:
-        live = dict(model.named_parameters(remove_duplicate=False))
+        parameters = model.named_parameters(remove_duplicate=False)
+        live = {name_for_peft(name): parameter for name, parameter in parameters}
     state = get_peft_model_state_dict(
         model, live, adapter_name=ADAPTER_NAME, save_embedding_layers=False
     )

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from ftrecipes.config.adapter_folder import METHODS
 from ftrecipes.config.errors import ModelError
-from ftrecipes.model.module_names import canonical_name, is_whole
+from ftrecipes.model.module_names import canonical_name, is_whole, name_for_peft
 from ftrecipes.runtime import log
 
 # Initialisations that leave the base as it is, or that are repeated exactly
@@ -111,7 +111,7 @@ def saved_values(model: peft.PeftModel, folder: str) -> Iterator[tuple[str, Tens
     For a model whose own values are not there: `load_weights` has found that all of them are in the
     file. Of LoRA and IA3 only; other methods keep parameters in other forms.
     """
-    live = dict(model.named_parameters())  # PEFT looks for modules where the model has them
+    live = {name_for_peft(name): parameter for name, parameter in model.named_parameters()}
     names = {id(p): canonical_name(name) for name, p in live.items() if p.requires_grad}
     places = get_peft_model_state_dict(model, live, save_embedding_layers=False)
     weights = load_peft_weights(folder, device="cpu")

@@ -23,6 +23,13 @@ def canonical_name(name: str) -> str:
     return _WRAPPERS.sub("", name)
 
 
+def name_for_peft(name: str) -> str:
+    """A parameter's name where PEFT 0.21 looks for it: a module that is trained whole is looked up
+    as it is in the model, with what wraps it, and its parts without wrappers."""
+    path, whole, part = name.partition(".modules_to_save.")
+    return path + whole + (canonical_name(part) if whole else "")
+
+
 def names_or_pattern(entries: list[str]) -> list[str] | str | None:
     """A single entry that is no plain name is a regular expression for whole module names."""
     if len(entries) == 1 and not _PLAIN_NAME.fullmatch(entries[0]):
