@@ -124,8 +124,11 @@ def test_packed_experts_are_computed_twice_at_most(family, way):
     assert Counter(calls) == {module: 3 * count for module, count in once.items()}
 
 
-# In the other one B is so much wider than its rank that its product is computed again.
-@pytest.mark.parametrize("name", [name for name in CASES if name != "gpt2 lora"])
+# torch does not count operators of ours; in GPT-2 the adapters' second products, so much wider than
+# their rank, are computed again.
+@pytest.mark.parametrize(
+    "name", [name for name, case in CASES.items() if not case.storage and name != "gpt2 lora"]
+)
 def test_selective_multiplies_nothing_again(name):
     """Counted by torch; a full one multiplies its blocks again, but for their last product."""
     flops = {}
