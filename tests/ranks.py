@@ -34,13 +34,14 @@ def names(module: str) -> list[str]:
     return re.findall(r"^def check_(\w+)\(", path.read_text(encoding="utf-8"), re.MULTILINE)
 
 
-def fixture(module: str, *, size: int, limit: float = 240) -> Callable:
-    """A session fixture with the results of all checks of `module` on `size` ranks."""
+def fixture(*modules: str, size: int, limit: float = 240) -> Callable:
+    """A session fixture with the results of all checks of `modules`, whose names differ, on `size`
+    ranks."""
 
     @pytest.fixture(scope="session")
     def results(tmp_path_factory) -> dict[str, list[str]]:
         folder = tmp_path_factory.mktemp("ranks")
-        return run(["-m", "tests.ranks", module], folder, size=size, limit=limit)
+        return run(["-m", "tests.ranks", *modules], folder, size=size, limit=limit)
 
     return results
 
@@ -105,16 +106,16 @@ def _report(folder: Path, rank: int) -> Path:
     return folder / f"rank{rank}.json"
 
 
-def main(module: str, folder: Path) -> None:
-    """One rank: every check of `module`; after one that failed the others can not go on."""
+def main(modules: Sequence[str], folder: Path) -> None:
+    """One rank: every check of `modules`; after one that failed the others can not go on."""
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     outcomes: dict[str, str] = {}
-    checks = importlib.import_module(module)
-    for name in names(module):
+    for own, name in [(module, name) for module in modules for name in names(module)]:
+        checks = importlib.import_module(own)
         try:
             getattr(checks, f"check_{name}")(folder)
             outcomes[name] = PASSED
@@ -128,4 +129,4 @@ def main(module: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1:-1], Path(sys.argv[-1]))

@@ -6,8 +6,7 @@ from tests import ranks
 
 NUMBERS = "tests.distributed.checks_recompute"
 SAVED = "tests.distributed.checks_recompute_saved"
-TWO = ranks.fixture(NUMBERS, size=2)
-TWO_MORE = ranks.fixture(SAVED, size=2)
+TWO = ranks.fixture(NUMBERS, SAVED, size=2)
 
 
 @pytest.mark.parametrize("name", ranks.names(NUMBERS))
@@ -16,5 +15,5 @@ def test_numbers_of_two_ranks(TWO, name):
 
 
 @pytest.mark.parametrize("name", ranks.names(SAVED))
-def test_what_two_ranks_save(TWO_MORE, name):
-    ranks.assert_passed(TWO_MORE, name)
+def test_what_two_ranks_save(TWO, name):
+    ranks.assert_passed(TWO, name)
