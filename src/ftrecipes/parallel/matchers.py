@@ -41,14 +41,14 @@ def patterns_for(blocks: Sequence[Part]) -> list[str]:
     return list(dict.fromkeys(template(part.name) for part in _all(blocks) if part.computes))
 
 
-def outermost(fits: Callable[[Part], bool], part: Part) -> list[Part]:
+def _outermost(fits: Callable[[Part], bool], part: Part) -> list[Part]:
     """The part, or the outermost parts of it, that compute and fit."""
     if part.computes and fits(part):
         return [part]
-    return [found for child in part.children() for found in outermost(fits, child)]
+    return [found for child in part.children() for found in _outermost(fits, child)]
 
 
-def fitting(name: str) -> Callable[[Part], bool]:
+def _fitting(name: str) -> Callable[[Part], bool]:
     """Whether a part is what a name, that is no role, means."""
     if any(sign in name for sign in "*?["):
         return lambda part: fnmatchcase(part.name, name)
@@ -66,7 +66,7 @@ def fitting(name: str) -> Callable[[Part], bool]:
 def _matcher(name: str) -> Matcher:
     if name == "block":
         return lambda block: [block]
-    return partial(in_role, role=name) if name in ROLES else partial(outermost, fitting(name))
+    return partial(in_role, role=name) if name in ROLES else partial(_outermost, _fitting(name))
 
 
 def _all(blocks: Sequence[Part]) -> Iterable[Part]:

@@ -14,7 +14,7 @@ from ftrecipes.config.errors import ConfigError
 from ftrecipes.config.faults import Fault, shown
 from ftrecipes.config.names import close
 from ftrecipes.config.targets import Target, blocks_at
-from ftrecipes.parallel.matchers import fitting, matcher_of, outermost, patterns_for, words_for
+from ftrecipes.parallel.matchers import matcher_of, patterns_for, words_for
 from ftrecipes.parallel.name_sets import compressed, numbers, template
 from ftrecipes.parallel.parts import Part, part_at, parts_of
 
@@ -129,7 +129,7 @@ def _unmatched(matcher: str, *, tree: list[Part], blocks: list[Part]) -> str:
     """Why a name matches nothing, and what would match."""
     model = type(tree[0].own).__name__
     words, patterns = words_for(blocks), patterns_for(blocks)
-    outside = [part.name or model for part in outermost(fitting(matcher), tree[0])]
+    outside = [part.name or model for part in matcher_of(matcher, blocks)(tree[0])]
     only = ", ".join(outside[:_MOST_SHOWN])
     near = close(template(matcher), patterns) if "." in matcher else close(matcher, words)
     return Fault(
