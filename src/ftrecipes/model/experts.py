@@ -174,6 +174,13 @@ class PackedParamWrapper(ParamWrapper):
     leave the dequantized one behind.
     """
 
+    def get_param(self) -> Tensor:
+        """The shape, the dtype and the device of the weight, which PEFT asks for in each forward."""
+        experts = self.get_base_layer()
+        name = self.parameter_name
+        anything = torch.empty(1, dtype=experts.compute, device=experts._parameters[name].device)
+        return anything.expand(experts.packings[name].shape)
+
     @contextmanager
     def _activate_lora(self, active_adapters: list[str]) -> Iterator[None]:
         experts = self.get_base_layer()

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import HigherOrderOperator, OpOverload
+from torch.utils._pytree import tree_leaves
 
 from ftrecipes.config.errors import ConfigError
 
@@ -73,6 +74,20 @@ def name_of(op: Op) -> str:
 def is_view(op: Op) -> bool:
     """Whether it computes nothing: its result is another view of what it was given."""
     return isinstance(op, OpOverload) and (op.is_view or name_of(op) == "aten._unsafe_view")
+
+
+@cache
+def _written(op: Op) -> tuple[tuple[int, str], ...]:
+    if isinstance(op, HigherOrderOperator):
+        return ()
+    arguments = enumerate(op._schema.arguments)
+    return tuple((i, a.name) for i, a in arguments if a.alias_info and a.alias_info.is_write)
+
+
+def changed_by(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Tensor]:
+    """The tensors that a call changes in place."""
+    given = [args[i] if i < len(args) else kwargs.get(name) for i, name in _written(op)]
+    return [leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor)] if given else []
 
 
 class KeptOps:

@@ -2,30 +2,33 @@
 
 Products and attention take most of the time of a block, and the rest (norms, activations, gates,
 casts) most of its memory: keeping the results of the first and computing the others again costs
-little of either. Both contexts are those of torch.utils.checkpoint, which see only the operators
-that may be kept: what else a recompute does (casts that autocast had cached in the forward, the
-marks of a profiler) need not be the same, call by call.
+little of either.
+
+torch.utils.checkpoint.create_selective_checkpoint_contexts has the same idea, and its contexts are
+what these take the place of. Those of torch 2.13 give wrong gradients, without a word, where a
+linear layer's result is changed in place: it reaches a model through `aten._unsafe_view`, which
+hides changes from what torch looks at (`_version`). And they fail where a recompute calls other
+operators that are not kept: casts that autocast had at hand, the marks of FSDP for the profiler.
 """
 
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
+import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.checkpoint import (
-    CheckpointPolicy,
-    SelectiveCheckpointContext,
-    create_selective_checkpoint_contexts,
-)
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ftrecipes.config.errors import ModelError
 from ftrecipes.parallel.op_counts import OpCounts
-from ftrecipes.parallel.operators import KeptOps, Op, name_of
+from ftrecipes.parallel.operators import KeptOps, Op, changed_by, name_of
 from ftrecipes.parallel.recompute import Contexts
 
 _Shapes = tuple[tuple[int, ...], ...]
+_OURS = 2  # references to the memory of a tensor that nobody else has: its own, and the asker's
 
 
 def keeping_ops(save_ops: Sequence[str] = (), counts: OpCounts | None = None) -> Contexts:
@@ -37,23 +40,14 @@ def keeping_ops(save_ops: Sequence[str] = (), counts: OpCounts | None = None) ->
     or what is drawn after it would be drawn otherwise.
 
     `save_ops` changes the list, see KeptOps; an operator that is named there is kept however wide
-    its result. Results that are changed in place afterwards are computed again. Raises ConfigError.
+    its result. A result that the module changes in place is copied first; one that leaves the
+    module, where others may change it, is not kept. Raises ConfigError.
     """
     kept = KeptOps(save_ops)
 
-    def policy(
-        context: SelectiveCheckpointContext, op: Op, *args: Any, **kwargs: Any
-    ) -> CheckpointPolicy:
-        if not kept.keeps(op, args, kwargs, context.op_output):
-            return CheckpointPolicy.PREFER_RECOMPUTE
-        if counts is not None:
-            counts.keep(op, context.op_output)
-        return CheckpointPolicy.MUST_SAVE
-
     def contexts() -> tuple[AbstractContextManager, AbstractContextManager]:
-        calls: dict[Op, list[_Shapes]] = defaultdict(list)
-        keeping, using = create_selective_checkpoint_contexts(policy)
-        return _Forward(kept, keeping, calls), _Recompute(kept, using, calls, counts)
+        calls: dict[Op, list[_Call]] = defaultdict(list)
+        return _Forward(kept, calls, counts), _Recompute(kept, calls, counts)
 
     return contexts
 
@@ -61,6 +55,29 @@ def keeping_ops(save_ops: Sequence[str] = (), counts: OpCounts | None = None) ->
 def counting(counts: OpCounts) -> Contexts:
     """Contexts for `recompute` that keep nothing, and count what runs again."""
     return lambda: (nullcontext(), _Counting(counts))
+
+
+@dataclass
+class _Call:
+    """One call of an operator: what it was given, and what it gave unless nothing is kept.
+
+    The results lie apart from the graph they were computed in, which would hold them and be held.
+    """
+
+    shapes: _Shapes
+    results: Any = None
+
+    def tensors(self) -> list[Tensor]:
+        return [leaf for leaf in tree_leaves(self.results) if isinstance(leaf, Tensor)]
+
+    def copy(self) -> None:
+        """Before others change the results in place."""
+        self.results = tree_map_only(Tensor, torch.clone, self.results)
+
+    def take(self) -> Any:
+        """The results, once: whoever has them may change them."""
+        results, self.results = self.results, None
+        return results
 
 
 class _Mode(TorchDispatchMode):
@@ -83,60 +100,75 @@ class _Counting(_Mode):
 
 
 class _Forward(_Mode):
-    """Shows torch's keeping mode the operators that may be kept, and notes what each was given."""
+    """Keeps results, for as long as nobody changes them."""
 
     def __init__(
-        self, kept: KeptOps, keeping: TorchDispatchMode, calls: dict[Op, list[_Shapes]]
+        self, kept: KeptOps, calls: dict[Op, list[_Call]], counts: OpCounts | None
     ) -> None:
         super().__init__()
         self._kept = kept
-        self._keeping = keeping
         self._calls = calls
+        self._counts = counts
+        self._holders: dict[int, _Call] = {}  # where a kept result lies -> whose it is
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func not in self._kept:
-            return func(*args, **(kwargs or {}))
-        self._calls[func].append(_shapes(args))
-        return self._keeping.__torch_dispatch__(func, types, args, kwargs)
+        kwargs = kwargs or {}
+        for tensor in changed_by(func, args, kwargs):
+            holder = self._holders.pop(tensor.untyped_storage().data_ptr(), None)
+            if holder is not None:
+                holder.copy()
+        results = func(*args, **kwargs)
+        if func in self._kept:
+            call = _Call(_shapes(args))
+            self._calls[func].append(call)
+            if self._kept.keeps(func, args, kwargs, results):
+                call.results = tree_map_only(Tensor, torch.detach, results)
+                for tensor in call.tensors():
+                    self._holders[tensor.untyped_storage().data_ptr()] = call
+        return results
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._holders.clear()
+        for op, calls in self._calls.items():
+            for call in calls:
+                if any(_others_have(tensor) for tensor in call.tensors()):
+                    call.results = None
+                if self._counts is not None and call.results is not None:
+                    self._counts.keep(op, call.results)
 
 
 class _Recompute(_Mode):
-    """Asks torch's using mode for what was kept."""
+    """Gives kept results in the order of their calls, and computes the rest."""
 
     def __init__(
-        self,
-        kept: KeptOps,
-        using: TorchDispatchMode,
-        calls: dict[Op, list[_Shapes]],
-        counts: OpCounts | None,
+        self, kept: KeptOps, calls: dict[Op, list[_Call]], counts: OpCounts | None
     ) -> None:
         super().__init__()
         self._kept = kept
-        self._using = using
         self._calls = calls
         self._below = nullcontext() if counts is None else _Counting(counts)
         self._num_calls: dict[Op, int] = defaultdict(int)
 
+    def __enter__(self) -> Self:
+        self._num_calls.clear()  # a graph that is retained is computed again more than once
+        return super().__enter__()
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        with self._below:  # sees what really runs
-            if func not in self._kept:
-                return func(*args, **(kwargs or {}))
-            self._check(func, _shapes(args))
-            try:
-                return self._using.__torch_dispatch__(func, types, args, kwargs)
-            except RuntimeError as error:
-                # torch 2.13 has no type of its own for a result that is no longer what it was
-                if "mutated" not in str(error):
-                    raise
+        if func in self._kept:
+            results = self._next(func, _shapes(args)).take()
+            if results is not None:
+                return results
+        with self._below:
             return func(*args, **(kwargs or {}))
 
-    def _check(self, op: Op, shapes: _Shapes) -> None:
-        """Results are found by the number of the call: another order would be a wrong result."""
+    def _next(self, op: Op, shapes: _Shapes) -> _Call:
+        """Calls are found by number: in another order they would be answered wrongly."""
         calls, index = self._calls[op], self._num_calls[op]
         self._num_calls[op] += 1
-        if index < len(calls) and calls[index] == shapes:
-            return
-        forward = calls[index] if index < len(calls) else f"called {len(calls)} times"
+        if index < len(calls) and calls[index].shapes == shapes:
+            return calls[index]
+        forward = calls[index].shapes if index < len(calls) else f"{len(calls)} calls"
         raise ModelError(
             f"{name_of(op)} was not called alike in the two forwards of a checkpointed module.\n"
             f"  got: in call {index + 1} of the recompute tensors of {shapes}\n"
@@ -148,3 +180,8 @@ class _Recompute(_Mode):
 
 def _shapes(args: Sequence[Any]) -> _Shapes:
     return tuple(tuple(value.shape) for value in args if isinstance(value, Tensor))
+
+
+def _others_have(tensor: Tensor) -> bool:
+    """Whether the memory of a kept result outlives the forward elsewhere too."""
+    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata) > _OURS
