@@ -131,7 +131,8 @@ def _unmatched(matcher: str, *, tree: list[Part], blocks: list[Part]) -> str:
     words, patterns = words_for(blocks), patterns_for(blocks)
     outside = [part.name or model for part in matcher_of(matcher, blocks)(tree[0])]
     only = ", ".join(outside[:_MOST_SHOWN])
-    near = close(template(matcher), patterns) if "." in matcher else close(matcher, words)
+    place, _, word = matcher.rpartition(".")
+    near = (close(template(matcher), patterns) if place else None) or close(word, words)
     return Fault(
         f"{FLAG}: {matcher} matches "
         + (f"{only} only, in no block of {model}" if outside else f"nothing in {model}"),
