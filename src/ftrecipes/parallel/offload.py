@@ -91,8 +91,9 @@ class HostStash:
     def _moves(self, tensor: Tensor) -> bool:
         if type(tensor) is not Tensor or tensor.device != self._device or tensor.numel() == 0:
             return False
-        whole = tensor if tensor._base is None else tensor._base
-        return tensor.requires_grad and not tensor.is_leaf and not whole.is_leaf
+        if tensor.is_leaf:  # also what needs no gradient
+            return False
+        return tensor._base is None or not tensor._base.is_leaf
 
     def _bring(self, kept: "_Stays | _Moved") -> Tensor:
         if isinstance(kept, _Stays):

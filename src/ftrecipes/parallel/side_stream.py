@@ -40,7 +40,8 @@ class SideStream:
     def to_device(self, host: Tensor) -> Tensor:
         """Its elements on the device, once the computing stream has waited for a later `mark`."""
         with self._beside():
-            return torch.empty_like(host, device=self._device).copy_(host, non_blocking=True)
+            place = torch.empty(host.shape, dtype=host.dtype, device=self._device)
+            return place.copy_(host, non_blocking=True)
 
     def mark(self) -> torch.Event | None:
         """The moment when all copies that were asked for are made."""
