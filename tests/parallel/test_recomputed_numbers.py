@@ -18,6 +18,8 @@ from ftrecipes.model.adapters import add_adapters, trainable_parameters
 from ftrecipes.model.attention import ROW_ATTENTION
 from ftrecipes.model.forward import LossRoute, causal_lm, decoder_of
 from ftrecipes.model.initial import initialise_adapter
+from ftrecipes.parallel.recompute import recompute
+from ftrecipes.parallel.wrap import blocks_of, lora_aware_wrap_policy
 from tests import reference, tiny_models
 from tests.distributed.sharded import Case
 from tests.model.adapting import FLOAT32
@@ -91,6 +93,21 @@ def test_no_number_changes(name, way):
 def test_no_number_changes_with_dropout(name, way):
     assert without(name, 0.3)[0] != without(name, 0.0)[0]
     assert_same(name, 0.3, WAYS[way])
+
+
+def test_one_inside_of_another_would_be_seen():
+    """What the counts above are worth: an attention would be computed three times."""
+    model = build(Case(), None)
+    blocks = blocks_of(lora_aware_wrap_policy(model))
+    recompute(model, [block.self_attn for block in blocks])
+    recompute(model, blocks)
+    with counted_forwards(model) as counts:
+        numbers(model)
+    assert counts != expected_forwards(model, WAYS["full"], of=2)
+    assert {key: counts[key] for key in counts if key[1] == "attention"} == {
+        (0, "attention", "self_attn"): 3 * 2,
+        (1, "attention", "self_attn"): 3 * 2,
+    }
 
 
 def test_gradients_are_those_of_plain_transformers():
