@@ -1,7 +1,9 @@
 """What is decided while a model is built."""
 
 import pytest
-from transformers import XLMConfig, XLMWithLMHeadModel
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, XLMConfig, XLMWithLMHeadModel
 
 from ftrecipes.config.errors import ModelError
 from ftrecipes.config.parse import parse
@@ -10,7 +12,7 @@ from ftrecipes.model.resolve import load_tokenizer, resolve_source
 from ftrecipes.runtime.world import start_world
 from ftrecipes.train.assemble import build_model, rehearse
 from ftrecipes.train.recomputing import checkpointed
-from tests import tiny_models
+from tests import tiny_families, tiny_models
 from tests.tiny_tokenizers import build_tokenizer
 
 BLOCKS = ["model.layers.0", "model.layers.1"]
@@ -41,6 +43,23 @@ def test_blocks_are_computed_again_when_asked_or_shared(
     config = settings(model_folder, chat_file, tmp_path, **flags)
     names = [one.name for one in checkpointed(config, tiny_models.build("llama"))]
     assert names == expected
+
+
+@pytest.mark.parametrize(
+    ("model_type", "names"),
+    [
+        ("gemma3", ["model.language_model.layers.0", "model.language_model.layers.1"]),
+        ("git", ["git.encoder.layer.0", "git.encoder.layer.1"]),
+        ("hrm_text", ["model.L_module.layers.0", "model.L_module.layers.1"]),
+    ],
+)
+def test_blocks_that_see_are_not_counted(model_type, names, chat_file, tmp_path):
+    flags = {"activation_checkpointing.target": '{"block": 2}'}
+    config = settings("base", chat_file, tmp_path, **flags)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(tiny_families.small_config(model_type))
+    for adapted in (model, get_peft_model(model, LoraConfig(target_modules="all-linear", r=2))):
+        assert [one.name for one in checkpointed(config, adapted)] == names
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ _ROLE = re.compile("|".join(f".*(?P<{role}>{ending})" for role, ending in _ENDIN
 
 
 def in_role(block: Part, role: str) -> list[Part]:
-    """The modules of a role, but for `block`, in a block.
+    """The modules of a role in a block, or the block itself where it has the role.
 
     Attention and mlp are the outermost of either. Norms are all but those in another norm; there
     are some inside of attention (of queries and keys) and of mixers too.
@@ -30,14 +30,12 @@ def in_role(block: Part, role: str) -> list[Part]:
 
 
 def _sublayers(part: Part, *, only_norms: bool) -> Iterator[tuple[str | None, Part]]:
-    for child in part.children():
-        role = _role_of(child)
-        if role == "norm":
-            yield role, child
-            continue
-        if not only_norms:
-            yield role, child
-        yield from _sublayers(child, only_norms=only_norms or role is not None)
+    role = _role_of(part)
+    if role == "norm" or not only_norms:
+        yield role, part
+    if role != "norm":
+        for child in part.children():
+            yield from _sublayers(child, only_norms=only_norms or role is not None)
 
 
 def _role_of(part: Part) -> str | None:

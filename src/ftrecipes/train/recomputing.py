@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
+from peft import PeftModel
 from torch import nn
 from torch.utils.checkpoint import noop_context_fn
 
@@ -11,6 +12,7 @@ from ftrecipes.config.errors import ModelError
 from ftrecipes.config.recomputing import is_asked, method_in
 from ftrecipes.config.schema import RunConfig
 from ftrecipes.model.experts import leave_recomputing_to
+from ftrecipes.model.units import find_blocks
 from ftrecipes.parallel.offload import HostStash
 from ftrecipes.parallel.op_counts import OpCounts
 from ftrecipes.parallel.recompute import Contexts, recompute
@@ -37,8 +39,18 @@ def checkpointed(config: RunConfig, model: nn.Module) -> tuple[Selected, ...]:
             )
         return ()
     settings = config.activation_checkpointing
-    blocks = blocks_of(lora_aware_wrap_policy(model, config.fsdp.wrap_classes))
+    blocks = _of_decoder(model, blocks_of(lora_aware_wrap_policy(model, config.fsdp.wrap_classes)))
     return select(model, blocks, settings.target, every_n=settings.every_n)
+
+
+def _of_decoder(model: nn.Module, blocks: list[nn.Module]) -> list[nn.Module]:
+    """Without blocks that see or hear: no row of text reaches them, and block 0 is not theirs."""
+    try:
+        listed = find_blocks(model.get_base_model() if isinstance(model, PeftModel) else model)
+    except ModelError:  # its config counts otherwise: BLT, HRM, LongCat
+        return blocks
+    decoder = {module for block in listed for module in block.modules()}
+    return [block for block in blocks if block in decoder] or blocks
 
 
 def recompute_as_asked(config: RunConfig, model: nn.Module, device: torch.device) -> None:
