@@ -46,7 +46,12 @@ _PRODUCTS = {
 # Patterns: flash-attn and the kernels of the hub register theirs under a namespace each.
 _OTHERS = (
     "aten.convolution",
-    "aten._scaled_dot_product_*attention*",
+    "aten._scaled_dot_product_flash_attention",
+    "aten._scaled_dot_product_flash_attention_for_cpu",
+    "aten._scaled_dot_product_efficient_attention",
+    "aten._scaled_dot_product_cudnn_attention",
+    "aten._scaled_dot_product_fused_attention_overrideable",
+    "aten._scaled_dot_product_attention_math_for_mps",
     "aten._flash_attention_forward",
     "aten._efficient_attention_forward",
     "aten._cudnn_attention_forward",
@@ -104,11 +109,6 @@ class KeptOps:
         taken = [name.removeprefix("-") for name in save_ops if name.startswith("-")]
         self._named = frozenset(op for name in added for op in _to_keep(name))
         self._taken = frozenset(op for name in taken for op in _kept_by_default(name))
-        both = sorted({name_of(op) for op in self._named & self._taken})
-        if both:
-            raise ConfigError(
-                f"{_FLAG}: {', '.join(both)} is both to be kept and not.\n  do: leave one out"
-            )
 
     def __contains__(self, op: Op) -> bool:
         return op in self._named or (_by_default(op) and op not in self._taken)
@@ -197,32 +197,30 @@ def _kept_by_default(name: str) -> list[Op]:
 
 def _find(name: str) -> list[Op]:
     """The overloads of that name that there are now. Raises ConfigError when there is none."""
-    asked = name.strip().removeprefix("torch.ops.").replace("::", ".")
-    if asked in ("flex_attention", "higher_order.flex_attention"):
+    asked = name.replace("::", ".")
+    if asked == "higher_order.flex_attention":
         return [torch.ops.higher_order.flex_attention]
-    overloads: dict[str, list[str]] = {}  # namespace.name -> of its operator
+    overloads: dict[str, list[str]] = {}  # aten.add -> Tensor, Scalar, ...
     for full in torch._C._dispatch_get_all_op_names():
-        packet, _, overload = full.replace("::", ".").partition(".")[2].partition(".")
-        space = full.partition("::")[0]
-        overloads.setdefault(f"{space}.{packet}", []).append(overload or "default")
-    packet, overload = asked, ""
-    if asked not in overloads:
-        packet, _, overload = asked.rpartition(".")
-    if overload and overload not in overloads.get(packet, ()):
-        known = [*overloads, *(f"{packet}.{each}" for each in overloads.get(packet, ()))]
+        space, _, rest = full.partition("::")
+        own, _, overload = rest.partition(".")
+        overloads.setdefault(f"{space}.{own}", []).append(overload or "default")
+    packet, _, overload = (asked, "", "") if asked in overloads else asked.rpartition(".")
+    wanted = [overload] if overload else sorted(overloads[packet], key=lambda n: n != "default")
+    if not set(wanted) <= set(overloads.get(packet, ())):
+        alike = [f"{packet}.{each}" for each in overloads.get(packet, ())]
         raise ConfigError(
             f"{_FLAG}: there is no operator {name}.\n"
-            f"  expected: namespace.name as torch knows it, such as aten.gelu\n"
-            f"  nearest: {', '.join(_nearest(asked, known))}"
+            "  expected: namespace.name as torch knows it, such as aten.gelu\n"
+            f"  nearest: {', '.join(_nearest(asked, alike or list(overloads)))}"
         )
     space, _, own = packet.partition(".")
     found = getattr(getattr(torch.ops, space), own)
-    names = [overload] if overload else sorted(overloads[packet], key=lambda n: n != "default")
-    return [getattr(found, each) for each in names]
+    return [getattr(found, each) for each in wanted]
 
 
 def _nearest(asked: str, known: Sequence[str]) -> list[str]:
-    """Names with the same last part first: `gelu` is `aten.gelu`."""
+    """Names with the same last part first: `torch.gelu` is `aten.gelu`."""
     last = asked.rpartition(".")[2]
     same = sorted(name for name in known if name.rpartition(".")[2] == last)
     alike = get_close_matches(asked, known, n=_NEAREST, cutoff=0.5)

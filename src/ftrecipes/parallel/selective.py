@@ -174,7 +174,7 @@ class _Recompute(_Mode):
             f"  got: in call {index + 1} of the recompute tensors of {shapes}\n"
             f"  expected: as in the forward: {forward}\n"
             "  do: use --activation_checkpointing full, or "
-            f"--activation_checkpointing.save_ops -{name_of(op)}"
+            f"--activation_checkpointing.save_ops=-{name_of(op)}"
         )
 
 
