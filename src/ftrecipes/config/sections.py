@@ -101,6 +101,13 @@ class DataConfig:
     """Local file, folder or glob to evaluate on, beside a local training file."""
     val_fraction: float = 0.0
     """Share of the training rows that is set aside to evaluate on, drawn with a fixed seed."""
+    chat_template: str | None = None
+    """Chat template to write dialogs with instead of the tokenizer's own: a built-in one by name
+    (docs/data.md) or a .jinja file. It is saved with the result."""
+    train_on: Literal["assistant", "last_assistant", "all"] = "assistant"
+    """Whose words of a dialog are trained: every answer's, the last one's, or everybody's."""
+    strict: bool = False
+    """End the run where the check of template and rows has a warning."""
     on_bad_row: Literal["error", "skip"] = "error"
     """A row that can not be used: an error that names it, or skipped and counted."""
     truncation: Literal["right", "left", "split", "drop", "error"] = "right"
