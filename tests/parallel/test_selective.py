@@ -4,6 +4,9 @@ The reference is the same module without checkpointing. The same kernels run on 
 gradients are equal bit for bit.
 """
 
+import gc
+import weakref
+
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
@@ -91,6 +94,28 @@ def test_a_retained_graph_is_computed_again_once_more():
     model.zero_grad()
     loss.backward()
     assert_equal({name: p.grad for name, p in model.named_parameters()}, first)
+
+
+@pytest.mark.parametrize("computed", [True, False])
+def test_what_was_kept_goes_with_the_graph(computed):
+    """At once, by counted references: results that held their graph would wait for a collection."""
+    model, modes, inner = stack(torch.tanh), [], keeping_ops()
+
+    def contexts():
+        pair = inner()
+        modes.append(weakref.ref(pair[1]))
+        return pair
+
+    recompute(model, list(model.blocks), contexts=contexts)
+    gc.disable()
+    try:
+        loss = model(torch.ones(B, T, D)).sum()
+        if computed:
+            loss.backward()
+        del loss
+        assert [mode() for mode in modes] == [None, None]
+    finally:
+        gc.enable()
 
 
 class Fickle(nn.Module):
