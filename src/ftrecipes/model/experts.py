@@ -175,7 +175,7 @@ class PackedParamWrapper(ParamWrapper):
     """
 
     def get_param(self) -> Tensor:
-        """The shape, the dtype and the device of the weight, which PEFT asks for in each forward."""
+        """Shape, dtype and device of the weight, which PEFT asks for in each forward."""
         experts = self.get_base_layer()
         name = self.parameter_name
         anything = torch.empty(1, dtype=experts.compute, device=experts._parameters[name].device)

@@ -13,7 +13,7 @@ _VIEWS = "views"
 
 
 class OpCounts:
-    """What recomputes have kept and computed since it was made; counting changes no result.
+    """What recomputes have kept and computed since `clear`; counting changes no result.
 
     By name (`aten.mm`, `aten.add.Tensor`). `kept` and `kept_bytes` are sums over all forwards,
     `recomputed` over all recomputes. A result that was kept and then changed in place is in both.
@@ -24,6 +24,12 @@ class OpCounts:
         self.kept_bytes: Counter[str] = Counter()
         self.recomputed: Counter[str] = Counter()
         self.num_views = 0  # that recomputes took: they take no time, and are not in the above
+
+    def clear(self) -> None:
+        """Begin anew."""
+        for counter in (self.kept, self.kept_bytes, self.recomputed):
+            counter.clear()
+        self.num_views = 0
 
     def keep(self, op: Op, results: Any) -> None:
         """The results of one call are kept."""

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint, noop_context_fn
 from transformers import Cache, PreTrainedModel
 
 from ftrecipes.config.errors import ConfigError, ModelError
+from ftrecipes.parallel.op_counts import OpCounts
 
 # Makes the two contexts that a module's forward and its second forward run in.
 Contexts = Callable[[], tuple[AbstractContextManager, AbstractContextManager]]
@@ -24,6 +25,7 @@ class Recomputed(ActivationWrapper):
 
     Its name, and those of its parameters, are those of the module (model/module_names.py).
     `contexts` are entered around the two forwards; `keeping` around the keeping of the inputs.
+    `counts` is what `contexts` count in, if they do.
     """
 
     def __init__(
@@ -32,8 +34,10 @@ class Recomputed(ActivationWrapper):
         *,
         contexts: Contexts = noop_context_fn,
         keeping: Callable[[], AbstractContextManager] = nullcontext,
+        counts: OpCounts | None = None,
     ) -> None:
         super().__init__(module)
+        self.counts = counts
         self._contexts = contexts
         self._keeping = keeping
 
@@ -79,6 +83,7 @@ def recompute(
     *,
     contexts: Contexts = noop_context_fn,
     keeping: Callable[[], AbstractContextManager] = nullcontext,
+    counts: OpCounts | None = None,
 ) -> None:
     """Put a `Recomputed` in every place of each module: only its inputs outlive its forward.
 
@@ -88,9 +93,8 @@ def recompute(
     ConfigError where something else recomputes already (`refuse_two_kinds`).
     """
     refuse_two_kinds(model)
-    wrappers = {
-        module: Recomputed(module, contexts=contexts, keeping=keeping) for module in modules
-    }
+    how = {"contexts": contexts, "keeping": keeping, "counts": counts}
+    wrappers = {module: Recomputed(module, **how) for module in modules}
     places = [  # a module that is used at several depths has several
         (path, wrappers[module])
         for path, module in model.named_modules(remove_duplicate=False)
@@ -134,6 +138,11 @@ def _other_kind(model: nn.Module) -> str | None:
             if vars(module.config).get("gradient_checkpointing"):
                 return '"gradient_checkpointing": true in its config'
     return None
+
+
+def op_counts(model: nn.Module) -> OpCounts | None:
+    """What the model's recomputes are counted in; None where they are not."""
+    return next((m.counts for m in model.modules() if isinstance(m, Recomputed)), None)
 
 
 def without_wrapper(module: nn.Module) -> nn.Module:

@@ -8,8 +8,11 @@ from torch import nn
 from ftrecipes.config.precision import Precision
 from ftrecipes.config.run_files import PROFILE, run_folder
 from ftrecipes.config.schema import RunConfig
+from ftrecipes.parallel.op_counts import OpCounts
+from ftrecipes.parallel.recompute import op_counts
 from ftrecipes.report.flop_counter import FlopCounter
 from ftrecipes.report.flops import flop_formula
+from ftrecipes.report.op_report import OpReport
 from ftrecipes.report.peaks import device_peak
 from ftrecipes.report.profiler import Profiler
 from ftrecipes.report.recorder import Recorder, Watcher
@@ -39,14 +42,16 @@ def build_recorder(
         device=world.device,
         total_steps=total_steps,
         trackers=open_trackers(config, folder, rank=world.rank),
-        watchers=_watchers(config, folder, world),
+        watchers=_watchers(config, folder, world, counts=op_counts(model)),
         formula=flop_formula(model),
         peak=None if peak is None else peak * world.size,
         gather=partial(gather_objects, world=world),
     )
 
 
-def _watchers(config: RunConfig, folder: Path, world: World) -> list[Watcher]:
+def _watchers(
+    config: RunConfig, folder: Path, world: World, *, counts: OpCounts | None
+) -> list[Watcher]:
     train = config.train
     watchers: list[Watcher] = []
     if train.use_profiler and world.rank == 0:
@@ -56,6 +61,8 @@ def _watchers(config: RunConfig, folder: Path, world: World) -> list[Watcher]:
     if train.flop_counter:
         total = partial(_sum, world)
         watchers.append(FlopCounter(train.flop_counter_start, total))
+    if counts is not None:
+        watchers.append(OpReport(counts))
     return watchers
 
 

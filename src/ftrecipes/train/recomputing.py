@@ -15,7 +15,8 @@ from ftrecipes.model.experts import leave_recomputing_to
 from ftrecipes.model.units import find_blocks
 from ftrecipes.parallel.offload import HostStash
 from ftrecipes.parallel.op_counts import OpCounts
-from ftrecipes.parallel.recompute import Contexts, recompute
+from ftrecipes.parallel.operators import KeptOps
+from ftrecipes.parallel.recompute import Contexts, recompute, refuse_two_kinds
 from ftrecipes.parallel.selective import counting, keeping_ops
 from ftrecipes.parallel.targets import Selected, in_words, select
 from ftrecipes.parallel.wrap import blocks_of, lora_aware_wrap_policy
@@ -26,7 +27,8 @@ def checkpointed(config: RunConfig, model: nn.Module) -> tuple[Selected, ...]:
     """The modules of a model, with its adapters, that are computed again; empty = none.
 
     Its weights need not be there. Raises ConfigError for a target that this model does not have,
-    and ModelError where it was asked for and the model can not: XLM would fill its cache twice.
+    for an operator that torch does not have, and where something else recomputes already; and
+    ModelError where it was asked for and the model can not: XLM would fill its cache twice.
     """
     if method_in(config) == "none":
         return ()
@@ -38,7 +40,9 @@ def checkpointed(config: RunConfig, model: nn.Module) -> tuple[Selected, ...]:
                 "  do: use --activation_checkpointing none"
             )
         return ()
+    refuse_two_kinds(model)
     settings = config.activation_checkpointing
+    KeptOps(settings.save_ops)  # raises for operators that there are none of
     blocks = _of_decoder(model, blocks_of(lora_aware_wrap_policy(model, config.fsdp.wrap_classes)))
     return select(model, blocks, settings.target, every_n=settings.every_n)
 
@@ -62,18 +66,22 @@ def recompute_as_asked(config: RunConfig, model: nn.Module, device: torch.device
     selected = checkpointed(config, model)
     if selected:
         modules = [one.module for one in selected]
-        recompute(model, modules, contexts=_contexts(config), keeping=_keeping(config, device))
+        counts = OpCounts() if config.activation_checkpointing.count_ops else None
+        recompute(
+            *(model, modules),
+            contexts=_contexts(config, counts),
+            keeping=_keeping(config, device),
+            counts=counts,
+        )
         leave_recomputing_to(modules)
         log.info(f"computed again in the backward: {in_words(selected)}{_how(config)}")
     elif is_asked(config):
         log.info("computed again in the backward: nothing, as --activation_checkpointing.target is")
 
 
-def _contexts(config: RunConfig) -> Contexts:
-    settings = config.activation_checkpointing
-    counts = OpCounts() if settings.count_ops else None
+def _contexts(config: RunConfig, counts: OpCounts | None) -> Contexts:
     if method_in(config) == "selective":
-        return keeping_ops(settings.save_ops, counts)
+        return keeping_ops(config.activation_checkpointing.save_ops, counts)
     return noop_context_fn if counts is None else counting(counts)
 
 
