@@ -23,7 +23,7 @@ from numpy.lib import format as npy
 from transformers import PreTrainedTokenizerBase
 
 from ftrecipes.config.sections import DataConfig
-from ftrecipes.data.rows import RawRows, TokenRows
+from ftrecipes.data.rows import Intake, RawRows, TokenRows
 from ftrecipes.data.tokenize import tokenize_rows
 from ftrecipes.runtime import log
 from ftrecipes.runtime.user_cache import user_cache
@@ -124,7 +124,8 @@ def _load(path: Path) -> TokenRows | None:
     with suppress(OSError):  # the folder may be another user's
         os.utime(path)  # it is in use; see _tidy
     said = json.loads(words.tobytes())
-    return TokenRows(input_ids, labels, offsets, said["sources"], said["report"])
+    intake = Intake(**said["intake"])
+    return TokenRows(input_ids, labels, offsets, said["sources"], said["report"], intake)
 
 
 def _arrays(file: BinaryIO) -> Iterator[np.ndarray]:
@@ -139,7 +140,7 @@ def _arrays(file: BinaryIO) -> Iterator[np.ndarray]:
 
 def _store(path: Path, rows: TokenRows) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    said = {"sources": rows.sources, "report": rows.report}
+    said = {"sources": rows.sources, "report": rows.report, "intake": asdict(rows.intake)}
     words = np.frombuffer(json.dumps(said).encode(), dtype=np.uint8)
     handle, unfinished = tempfile.mkstemp(dir=path.parent, suffix=UNFINISHED)
     try:

@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from ftrecipes.data.kinds import TokenRow
-from ftrecipes.data.rows import refuse_rows
+from ftrecipes.data.rows import IGNORED, Intake, refuse_rows
 
 LOST_SHARE_WARNED = 0.05
 
@@ -41,6 +43,27 @@ def fit_rows(
     ]
     report += _lost(rows, kept, long=long, context_length=context_length, truncation=truncation)
     return kept
+
+
+def measure(
+    rows: Sequence[Named], *, context_length: int, num_read: int, skipped: list[str]
+) -> Intake:
+    """What `rows`, not yet cut, are and hold; of the long ones by name."""
+    long = {source: row for source, row in rows if len(row.input_ids) > context_length}
+    return Intake(
+        num_read=num_read,
+        num_positions=sum(len(row.input_ids) for _, row in rows),
+        num_tokens=sum(row.num_tokens for _, row in rows),
+        skipped=skipped,
+        long={source: len(row.input_ids) for source, row in long.items()},
+        long_answers=[name for name, row in long.items() if _longest_answer(row) > context_length],
+    )
+
+
+def _longest_answer(row: TokenRow) -> int:
+    """Positions of the longest stretch of labels that count."""
+    edges = np.flatnonzero(np.diff(row.labels != IGNORED, prepend=False, append=False))
+    return int(np.diff(edges)[::2].max(initial=0))
 
 
 def _fit(named: Named, *, context_length: int, truncation: str) -> list[Named]:

@@ -4,7 +4,7 @@ Legend: R rows, T positions. A token is a position whose label counts.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -56,6 +56,24 @@ def collect_rows(
 
 
 @dataclass(frozen=True)
+class Intake:
+    """What came in before rows were skipped and cut to size; kept with the rows it became."""
+
+    num_read: int = 0
+    """Rows as they were read."""
+    num_positions: int = 0
+    """Of all rows that can be used, before any was cut."""
+    num_tokens: int = 0
+    """Labels of them that count."""
+    skipped: list[str] = field(default_factory=list)
+    """Each row that can not be used, and why: "train.jsonl line 17: no whole JSON object"."""
+    long: dict[str, int] = field(default_factory=dict)
+    """Source of each row longer than the context, and its positions."""
+    long_answers: list[str] = field(default_factory=list)
+    """Sources of those in which one answer alone is longer than the context."""
+
+
+@dataclass(frozen=True)
 class TokenRows:
     """All rows of a split, one after another."""
 
@@ -69,6 +87,8 @@ class TokenRows:
     """Where each row came from."""
     report: list[str]
     """What a person should know: rows cut, dropped or without a trained token."""
+    intake: Intake = field(default_factory=Intake)
+    """What they were before; without counts where the rows were made in another way."""
 
     def __len__(self) -> int:
         return len(self.sources)

@@ -14,7 +14,7 @@ from ftrecipes.data.encode import Encoder
 from ftrecipes.data.fields import not_a_row
 from ftrecipes.data.formats import choose_reader
 from ftrecipes.data.kinds import Row, TokenRow
-from ftrecipes.data.lengths import Named, fit_rows
+from ftrecipes.data.lengths import Named, fit_rows, measure
 from ftrecipes.data.rows import RawRows, RowFault, TokenRows, refuse_rows, show_faults
 from ftrecipes.runtime import log
 
@@ -61,6 +61,8 @@ def tokenize_rows(
     if data.on_bad_row == "error" or not rows:
         refuse_rows(notes.faults, total=len(raw), do=MEND if rows else MEND_ALL)
     report = _report(notes, total=len(raw))
+    skipped = {"num_read": len(raw), "skipped": notes.faults}
+    intake = measure(rows, context_length=context_length, **skipped)
     rows = fit_rows(rows, context_length=context_length, truncation=data.truncation, report=report)
     _report_empty(rows, raw=raw, context_length=context_length, report=report)
     return TokenRows(
@@ -69,6 +71,7 @@ def tokenize_rows(
         offsets=np.cumsum([0, *(len(row.input_ids) for _, row in rows)]),
         sources=[source for source, _ in rows],
         report=report,
+        intake=intake,
     )
 
 
