@@ -26,7 +26,7 @@ def read_splits(
     """
     faults: list[DataError] = []
     found: dict[str, TokenRows] = {}
-    raws = _load(config, tokenizer, faults=faults)
+    raws = load_raws(config, tokenizer, faults=faults)
     for split, raw in raws.items():
         try:
             found[split] = tokenize_cached(
@@ -86,10 +86,10 @@ def _report_absent(
         )
 
 
-def _load(
+def load_raws(
     config: RunConfig, tokenizer: PreTrainedTokenizerBase, *, faults: list[DataError]
 ) -> dict[str, RawRows]:
-    """The raw rows of each split that there is."""
+    """The raw rows of each split that there is, by name; what goes wrong is added to `faults`."""
     fraction = config.data.val_fraction
     raws: dict[str, RawRows | None] = {}
     for split in ("train",) if fraction else ("train", "validation"):
