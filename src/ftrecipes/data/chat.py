@@ -67,7 +67,7 @@ class ChatRenderer:
         of which the template leaves something out is refused.
         """
         template = Template(self._tokenizer, row.tools) if row.tools else self._without_tools
-        messages, text = _written(row.messages, template)
+        messages, text = write_dialog(row.messages, template)
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -98,7 +98,7 @@ class ChatRenderer:
             raise RowFault("the chat template leaves the tools out: it is not made for tools")
 
 
-def _written(messages: Messages, template: Template) -> tuple[Messages, str]:
+def write_dialog(messages: Messages, template: Template) -> tuple[Messages, str]:
     """The dialog in a form that the template takes, and its text.
 
     Arguments of calls are objects, or JSON text for a template that joins them to other text.

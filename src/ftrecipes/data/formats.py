@@ -46,18 +46,21 @@ FORMATS = {
 }
 
 
-def choose_reader(raw: RawRows, tokenizer: PreTrainedTokenizerBase, data: DataConfig) -> Reader:
+def choose_reader(
+    raw: RawRows, tokenizer: PreTrainedTokenizerBase, data: DataConfig, *, is_told: bool = True
+) -> Reader:
     """The function that reads each row of `raw`; it raises RowFault naming the key at fault.
 
     The format is `data.format`, or the one whose columns are there once they bear the names that
-    `data.columns` gives them. Raises DataError listing the columns when there is none, more than
-    one, or a column that is asked for is not there.
+    `data.columns` gives them; `is_told`: the log names columns that are not read. Raises DataError
+    listing the columns when there is none, more than one, or a column that is asked for is not
+    there.
     """
     columns = _renamed(raw, data.columns)
     name = _detect(raw, columns, data) if data.format == "auto" else data.format
     _check_columns(name, columns, data, raw=raw)
     unread = [column for column in columns if column not in FORMATS[name].columns]
-    if unread:
+    if unread and is_told:
         log.info(f"{raw.name}: columns that --data.format {name} does not read: {_list(unread)}")
     read = _reader(name, tokenizer)
     return partial(_read_renamed, read=read, names=data.columns) if data.columns else read
