@@ -51,7 +51,7 @@ from ftrecipes.train.step import autocast  # noqa: E402
 
 PAGE = ROOT / "docs" / "memory.md"
 PLACE = re.compile(r"(<!-- activations: .*? -->\n).*?(<!-- end of activations -->)", re.S)
-POSITIONS, ROUNDS = 1024, 5
+POSITIONS, ROUNDS = 1024, 7
 MODEL = {
     "hidden_size": 512,
     "intermediate_size": 1408,

@@ -24,7 +24,8 @@ from torch.utils._pytree import tree_leaves
 from ftrecipes.parallel.recompute import Recomputed, without_wrapper
 from ftrecipes.report.memory import device_memory, reset_device_peak
 
-# Operators whose names begin so, but for backwards, are what a block's time goes into.
+# Operators whose names begin so are what a block's time goes into. Those of backwards are among
+# them, in the same number whatever is computed again.
 PRODUCTS = (
     "aten::mm",
     "aten::addmm",
@@ -130,7 +131,7 @@ def _storages(values: Any) -> dict[StorageWeakRef, int]:
 
 
 class Products(TorchDispatchMode):
-    """Counts the matrix products and attentions, forwards of which the names are in PRODUCTS."""
+    """Counts matrix products and attentions that run; none whose result was kept."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -142,11 +143,11 @@ class Products(TorchDispatchMode):
 
 
 def _is_product(func: OpOverload) -> bool:
-    return func.name().startswith(PRODUCTS) and "backward" not in func.name()
+    return func.name().startswith(PRODUCTS)
 
 
 def products_in(run: Callable[[], Any]) -> int:
-    """How many products `run` computes; results that are kept are not computed again."""
+    """How many products `run` computes."""
     with Products() as products:
         run()
     return products.count
