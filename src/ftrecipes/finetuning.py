@@ -168,6 +168,21 @@ def read_inputs(config: RunConfig) -> Inputs:
     """Model files but for the weights, tokenizer, rows and prompts; what hubs have is fetched."""
     from ftrecipes.data.prompts import read_prompts
     from ftrecipes.data.splits import read_splits, report_splits
+
+    config, source, tokenizer = read_tokenizer(config)
+    rows, val_rows = read_splits(config, tokenizer)
+    report_splits(config, rows, val_rows)
+    prompts = read_prompts(config.samples, tokenizer, limit=position_limit(config, source))
+    return Inputs(config, source, tokenizer, rows, val_rows, prompts)
+
+
+def read_tokenizer(
+    config: RunConfig,
+) -> "tuple[RunConfig, ModelSource, PreTrainedTokenizerBase]":
+    """What rows are made with, as training and preview need it; the model's small files only.
+
+    The settings that come back have what these files settle.
+    """
     from ftrecipes.model.resolve import load_tokenizer, resolve_source, settle_quantization
     from ftrecipes.model.vocabulary import add_new_tokens
 
@@ -178,11 +193,7 @@ def read_inputs(config: RunConfig) -> Inputs:
     config = settle_quantization(config, source)
     tokenizer = load_tokenizer(source)
     add_new_tokens(tokenizer, train.new_tokens)
-    config = settle_context_length(config, source)
-    rows, val_rows = read_splits(config, tokenizer)
-    report_splits(config, rows, val_rows)
-    prompts = read_prompts(config.samples, tokenizer, limit=position_limit(config, source))
-    return Inputs(config, source, tokenizer, rows, val_rows, prompts)
+    return settle_context_length(config, source), source, tokenizer
 
 
 def settle_context_length(config: RunConfig, source: "ModelSource") -> RunConfig:

@@ -6,13 +6,14 @@ from dataclasses import replace
 from ftrecipes.config.check_data import check_data
 from ftrecipes.config.check_fsdp import check_fsdp
 from ftrecipes.config.check_paths import check_paths
+from ftrecipes.config.check_preview import check_preview
 from ftrecipes.config.check_recomputing import check_recomputing
 from ftrecipes.config.check_tracking import check_tracking
 from ftrecipes.config.check_tuning import check_tuning
 from ftrecipes.config.faults import Fault, idle, out_of_range
 from ftrecipes.config.flags import asked, asked_in, asked_of, flags_of, value_of
 from ftrecipes.config.precision import precision_faults
-from ftrecipes.config.schema import GenerateConfig, RunConfig
+from ftrecipes.config.schema import GenerateConfig, PreviewConfig, RunConfig
 
 REQUIRED = {
     "model_name": "a hub id, a folder or a .gguf file",
@@ -50,6 +51,7 @@ AT_LEAST = {
     "fsdp.replica_group_size": 0,
     "fsdp.timeout_seconds": 10,
     "activation_checkpointing.every_n": 0,
+    "rows": 0,
     "max_new_tokens": 1,
     "temperature": 0,
 }
@@ -69,8 +71,12 @@ AT_MOST = {"num_epochs": 10**5}  # each epoch is planned before the first step
 def check(config: RunConfig, broken: Collection[str] = (), *, writes: bool = True) -> list[Fault]:
     """Faults of a run's settings; those about `broken` flags, which have a fault, are left out.
 
-    With `writes` False nothing will be written, so that an earlier result is in nobody's way.
+    With `writes` False nothing will be written, so that an earlier result is in nobody's way. A
+    preview needs no folder for a result at all.
     """
+    broken = set(broken) | (set() if writes else {"overwrite_output_dir"})
+    if isinstance(config, PreviewConfig):
+        broken.add("output_dir")
     found = [
         *_missing(config, broken),
         *_ranges(config),
@@ -82,8 +88,8 @@ def check(config: RunConfig, broken: Collection[str] = (), *, writes: bool = Tru
         *check_tracking(config),
         *precision_faults(config),
         *check_paths(config),
+        *(check_preview(config) if isinstance(config, PreviewConfig) else ()),
     ]
-    broken = set(broken) | (set() if writes else {"overwrite_output_dir"})
     kept = [fault for fault in found if broken.isdisjoint(fault.flags)]
     return [replace(fault, what=fault.what + _files(config, fault)) for fault in kept]
 

@@ -76,7 +76,9 @@ def asked_in(config: Any, section: str, *, besides: str = "") -> list[str]:
 
 
 def _settable(config_class: type) -> list:
-    return [part for part in fields(config_class) if part.metadata.get("flag", True)]
+    """Its fields that are flags, or sections of them; a command's own flags come first."""
+    parts = [part for part in fields(config_class) if part.metadata.get("flag", True)]
+    return sorted(parts, key=lambda part: is_dataclass(part.type))
 
 
 def _default(part: Any) -> Any:

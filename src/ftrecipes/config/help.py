@@ -10,13 +10,14 @@ from typing import Any, Literal, get_args, get_origin
 
 from ftrecipes.config import adapter_sections, schema, sections
 from ftrecipes.config.flags import Flag, flags_of
-from ftrecipes.config.schema import GenerateConfig, RunConfig
+from ftrecipes.config.schema import GenerateConfig, PreviewConfig, RunConfig
 from ftrecipes.config.targets import Target
 
 WIDTH = 100
 USAGE = {
     "finetune": "ftrecipes finetune --FLAG VALUE ...   (or: python recipes/finetuning.py ...)",
     "config": "ftrecipes config --FLAG VALUE ...   (takes the flags of finetune, trains nothing)",
+    "preview": "ftrecipes preview --FLAG VALUE ...   (takes the flags of finetune, trains nothing)",
     "generate": "ftrecipes generate --FLAG VALUE ...",
 }
 EXAMPLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -30,11 +31,21 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "ftrecipes finetune --config out/run.yaml --lr 5e-5 --output_dir out2",
         ),
         "config": ("ftrecipes config --config out/run.yaml",),
+        "preview": (
+            "ftrecipes preview --model_name HuggingFaceTB/SmolLM2-135M-Instruct \\",
+            "    --dataset train.jsonl",
+            "ftrecipes preview --config out/run.yaml --row 17 --html page.html",
+        ),
         "generate": ('ftrecipes generate --adapter out --prompt "What did you learn?"',),
     }
 )
 CONFIGS: Mapping[str, type] = MappingProxyType(
-    {"finetune": RunConfig, "config": RunConfig, "generate": GenerateConfig}
+    {
+        "finetune": RunConfig,
+        "config": RunConfig,
+        "preview": PreviewConfig,
+        "generate": GenerateConfig,
+    }
 )
 CONFIG_DOC = (
     "YAML file of settings, nested by section; flags win over it. A run.yaml repeats its run."
@@ -55,7 +66,7 @@ def help_text(command: str) -> str:
     config_class = CONFIGS[command]
     lines = [f"usage: {USAGE[command]}", "", *(f"    {line}" for line in EXAMPLES[command]), ""]
     lines += _entry("--help, -h", "Print this and do nothing else.")
-    if config_class is RunConfig:
+    if issubclass(config_class, RunConfig):
         lines += _entry("--config FILE", CONFIG_DOC)
     section = None
     for name, flag in flags_of(config_class).items():
@@ -65,7 +76,7 @@ def help_text(command: str) -> str:
         default = "" if flag.default in ("", None) else f"  [{default_text(flag.default)}]"
         head = f"--{name} {type_text(flag.type)}{default}"
         lines += _entry(head, field_doc(config_class, flag))
-    notes = NOTES if config_class is RunConfig else NOTES[:1]
+    notes = NOTES if issubclass(config_class, RunConfig) else NOTES[:1]
     lines += [line for note in notes for line in ("", *_wrap(note))]
     return "\n".join(lines) + "\n"
 

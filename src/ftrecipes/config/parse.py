@@ -80,7 +80,7 @@ def _parse(
     sources = [typed]
     if "config" in flags:
         path = os.path.expanduser(str(flags["config"]))
-        if into is RunConfig:
+        if issubclass(into, RunConfig):
             sources.insert(0, _read_file(path))
         else:
             found.append(_no_file(path))
@@ -88,7 +88,7 @@ def _parse(
     config = _build(into, sources)
     found += [fault for source in sources for fault in source.faults]
     broken = {name for fault in found for name in fault.flags}
-    if into is RunConfig:
+    if issubclass(into, RunConfig):
         found += check(config, broken, writes=writes)
     else:
         found += check_generate(config, broken)
@@ -134,7 +134,7 @@ def _build(into: type, sources: list[Source]) -> Any:
         values |= source.values
         options |= source.options
         origins |= source.origins
-    if into is not RunConfig:
+    if not issubclass(into, RunConfig):
         return build(into, values)
     config = build(into, values, origins=origins)
     return replace(config, custom_dataset=replace(config.custom_dataset, options=options))

@@ -173,6 +173,20 @@ class RunConfig:
 
 
 @dataclass(frozen=True)
+class PreviewConfig(RunConfig):
+    """`ftrecipes preview`: what a run with these flags would train on, token by token."""
+
+    rows: int = 3
+    """Training rows to show; the first, the longest, that with the fewest trained tokens, and then
+    some in between. The totals are always those of all rows."""
+    row: str | None = None
+    """The one row to show, with every token: its number, or its name as messages give it
+    ("train.jsonl line 17")."""
+    html: str | None = None
+    """Write the preview to this file too, as one page for a browser."""
+
+
+@dataclass(frozen=True)
 class GenerateConfig:
     """`ftrecipes generate`: answers with and without an adapter."""
 

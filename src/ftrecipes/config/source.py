@@ -28,6 +28,7 @@ PATH_FLAGS = (
     "profiler_dir",
     "samples.prompts",
     "adapter",
+    "html",
 )
 # A section's own name -> the flag that it names first.
 SHORTHANDS = {
@@ -72,7 +73,7 @@ class Source:
                 self._take(name, value)
 
     def _take(self, name: str, value: object) -> None:
-        run = self.into is RunConfig
+        run = issubclass(self.into, RunConfig)
         if run and name == FSDP_FILE:
             self._read_fsdp_file(value)
             return
@@ -109,7 +110,7 @@ class Source:
             self.fault(f"this value is {REFUSALS['later']}", name, got=value, flag=canonical)
             return
         kind, default = flags_of(self.into)[canonical].type, flags_of(self.into)[canonical].default
-        fate = fate_of(name) if self.into is RunConfig else None
+        fate = fate_of(name) if issubclass(self.into, RunConfig) else None
         if value == "" and default is None and fate and not fate.default:
             value = "none"  # the predecessor's word for nothing
         try:
@@ -231,10 +232,10 @@ def _canonical(name: str) -> str:
 
 def _own_names(config_class: type) -> list[str]:
     """Every name that takes a value now."""
-    extra = (*SHORTHANDS, FSDP_FILE) if config_class is RunConfig else ()
+    extra = (*SHORTHANDS, FSDP_FILE) if issubclass(config_class, RunConfig) else ()
     return [*flags_of(config_class), *extra]
 
 
 def _planned_names(config_class: type) -> list[str]:
     """Every other name that the parser understands."""
-    return [*LATER_FLAGS, *LATER_SECTIONS, *FATES] if config_class is RunConfig else []
+    return [*LATER_FLAGS, *LATER_SECTIONS, *FATES] if issubclass(config_class, RunConfig) else []
