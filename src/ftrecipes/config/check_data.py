@@ -1,13 +1,16 @@
 """Where rows come from: combinations of settings for data."""
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 
-from ftrecipes.config.check_paths import CUSTOM, FILE_SETS, NAMED_SETS, is_path
+from ftrecipes.config.chat_templates import BUILT_IN, TEMPLATE_SUFFIXES, is_template_file
+from ftrecipes.config.check_paths import CUSTOM, FILE_SETS, NAMED_SETS, absent, is_path
 from ftrecipes.config.data_files import DATA_SUFFIXES
-from ftrecipes.config.faults import Fault, idle
+from ftrecipes.config.faults import Fault, idle, shown
 from ftrecipes.config.flags import asked, asked_in, asked_of
 from ftrecipes.config.later import LATER_DATASETS
+from ftrecipes.config.names import close
 from ftrecipes.config.schema import RunConfig
 
 SPLITS = ("data.train_split", "data.val_split")
@@ -30,6 +33,7 @@ def check_data(config: RunConfig) -> Iterator[Fault]:
         if names:
             yield idle(names, f"it needs --dataset {CUSTOM}", "dataset")
     yield from _columns(config)
+    yield from _template(config.data.chat_template)
     yield from _named(config)
     yield from _validation(config)
     if config.train.batching_strategy != "padding" and asked(config, "data.shuffle"):
@@ -43,6 +47,24 @@ def _columns(config: RunConfig) -> Iterator[Fault]:
             what = f"--data.columns: one column in {count} places"
             flags = ("data.columns",)
             yield Fault(what, got=f"{their} as {ours}", expected="one for each", flags=flags)
+
+
+def _template(value: str | None) -> Iterator[Fault]:
+    name = "data.chat_template"
+    if value is None or value in BUILT_IN:
+        return
+    if not is_template_file(value):
+        near = close(value.lower(), BUILT_IN)
+        yield Fault(
+            f"--{name} {shown(value)}: no template of this name",
+            expected=f"{', '.join(BUILT_IN)}, or a file ending in {TEMPLATE_SUFFIXES[0]}",
+            do=f"did you mean {near}?" if near else "",
+            flags=(name,),
+        )
+    elif not os.path.exists(value):
+        yield absent(name, value, "a file with a Jinja template")
+    elif not os.path.isfile(value):
+        yield Fault(f"--{name} {value}: not a file", flags=(name,))
 
 
 def _named(config: RunConfig) -> Iterator[Fault]:

@@ -58,7 +58,7 @@ def _model(name: str, value: str | None) -> Iterator[Fault]:
         return
     expected = "a hub id (owner/name), or a folder or .gguf file that exists"
     if not os.path.exists(value):
-        yield _absent(name, value, expected)
+        yield absent(name, value, expected)
     elif os.path.isfile(value) and not value.endswith(".gguf"):
         yield Fault(f"--{name} {value}: no model", got="a file", expected=expected, flags=(name,))
 
@@ -69,7 +69,7 @@ def _adapter(config: GenerateConfig) -> Iterator[Fault]:
         return
     found = [name for name in MODEL_FILES if os.path.isfile(os.path.join(value, name))]
     if not os.path.isdir(value):
-        yield _absent("adapter", value, "a folder")
+        yield absent("adapter", value, "a folder")
     elif not found:
         what = f"--adapter {value}: this folder holds no adapter and no model"
         yield Fault(what, expected=f"{' or '.join(MODEL_FILES)} in it", flags=("adapter",))
@@ -91,7 +91,7 @@ def _data_files(name: str, value: str | None) -> Iterator[Fault]:
     label, kinds, flags = f"--{name} {shown(value)}", ", ".join(DATA_SUFFIXES), (name,)
     is_folder = os.path.isdir(value)
     if not is_folder and not os.path.exists(value) and not is_glob(value):
-        yield _absent(name, value, f"a file, or a folder or glob of files, of the kinds {kinds}")
+        yield absent(name, value, f"a file, or a folder or glob of files, of the kinds {kinds}")
     elif is_folder and not os.access(value, os.R_OK | os.X_OK):
         do = "check its permissions"
         yield Fault(f"{label}: this folder can not be looked into", do=do, flags=flags)
@@ -127,7 +127,7 @@ def _custom_file(config: RunConfig) -> Iterator[Fault]:
         what = f"--{name} {value}: not a Python file"
         yield Fault(what, expected="file.py or file.py:function", flags=(name,))
     elif not os.path.isfile(path):
-        yield _absent(name, path, "a Python file")
+        yield absent(name, path, "a Python file")
 
 
 def _prompts(value: str | None) -> Iterator[Fault]:
@@ -136,7 +136,7 @@ def _prompts(value: str | None) -> Iterator[Fault]:
     kinds = ", ".join(PROMPT_SUFFIXES)
     name, expected = "samples.prompts", f"a file of one of the kinds {kinds}"
     if not os.path.exists(value):
-        yield _absent(name, value, expected)
+        yield absent(name, value, expected)
     elif os.path.isdir(value) or not value.lower().endswith(PROMPT_SUFFIXES):
         got = "a folder" if os.path.isdir(value) else Path(value).suffix or "no suffix"
         what = f"--{name} {value}: not a file of prompts"
@@ -180,6 +180,7 @@ def _in_the_way(config: RunConfig, folder: Path) -> Iterator[Fault]:
         "dataset": train.dataset,
         "data.train_file": config.data.train_file,
         "data.val_file": config.data.val_file,
+        "data.chat_template": config.data.chat_template,
     }
     for name, value in inputs.items():
         yield from _overwritten(name, value or "", folder)
@@ -234,7 +235,7 @@ def _full(path: Path) -> bool:
     return path.is_dir() or path.stat().st_size > 0
 
 
-def _absent(name: str, value: str, expected: str) -> Fault:
+def absent(name: str, value: str, expected: str) -> Fault:
     """A path that does not exist, with the most alike name in its folder."""
     folder = Path(value).absolute().parent
     do = ""

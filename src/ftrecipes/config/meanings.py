@@ -29,6 +29,7 @@ MEANINGS = {
     "compile": "torch_compile",
     "context_length": "max_length max_len max_seq_length max_seq_len seq_len seq_length "
     "sequence_len sequence_length cutoff_len block_size model_max_length max_tokens",
+    "data.chat_template": "template chat_template_path chat_template_jinja conversation_template",
     "data.columns": "dataset_text_field text_field text_column prompt_column response_column "
     "field_messages message_property_mappings",
     "data.format": "dataset_format data_format dataset_type formatting",
@@ -124,8 +125,6 @@ SETTLED = {
     "only the non-reentrant kind of activation checkpointing is used": "use_reentrant "
     "gradient_checkpointing_use_reentrant use_reentrant_gc",
     "AdamW has betas 0.9 and 0.999 and epsilon 1e-8": "adam_beta1 adam_beta2 adam_epsilon",
-    "the template is the tokenizer's own (docs/data.md)": "template chat_template "
-    "chat_template_path conversation_template",
     "what is trained is told in docs/data.md": "train_on_inputs train_on_prompt mask_history "
     "completion_only_loss assistant_only_loss",
     "nothing is uploaded; the result is in --output_dir": "push_to_hub hub_model_id hub_strategy "
