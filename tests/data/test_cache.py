@@ -85,7 +85,7 @@ def test_anything_that_changes_the_rows_makes_an_entry_of_its_own(path, tmp_path
     for data in (
         {"truncation": "left"},
         {"on_bad_row": "skip"},
-        {"format": "chat"},
+        *({"format": "chat"}, {"train_on": "last_assistant"}),
         {"val_fraction": 0.1},
     ):
         read(path, **data)
@@ -99,7 +99,7 @@ def test_anything_that_changes_the_rows_makes_an_entry_of_its_own(path, tmp_path
     write(path, [chat("q", "a")])
     read(path)
     # val_fraction made two.
-    assert (len(entries()), told) == (11, [])
+    assert (len(entries()), told) == (12, [])
 
 
 def test_what_does_not_change_the_rows_shares_the_entry(path, told):

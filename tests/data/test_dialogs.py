@@ -106,8 +106,8 @@ def test_sharegpt_calls_and_observations():
         (chat("Hi", [{"type": "text"}])["messages"], r"content\[0\].text' is missing"),
         (chat("Hi", [{"type": "text", "text": ""}])["messages"], r"\[1\].content' is empty"),
         (
-            [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "H", "weight": 0}],
-            r"key 'messages\[1\].weight' is 0; every answer is trained",
+            [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "H", "weight": 2}],
+            r"key 'messages\[1\].weight' is 2; expected 0 or 1",
         ),
         (chat("Hi", "Ho\ud83d")["messages"], r"\[1\].content' holds half a character"),
     ],

@@ -34,7 +34,8 @@ HASH_BYTES = hashlib.sha256().digest_size
 KEPT_SECONDS = 30 * 24 * 3600
 KEPT_BYTES = 20 * 2**30
 # What of DataConfig changes the rows.
-SETTINGS = ("format", "columns", "truncation", "on_bad_row")
+# The chat template is in the key with the tokenizer that it is given to.
+SETTINGS = ("format", "columns", "truncation", "on_bad_row", "train_on")
 PACKAGES = ("transformers", "tokenizers", "jinja2", "numpy")
 
 

@@ -8,7 +8,7 @@ character that occurs nowhere, and what stays the same before and behind it boun
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 
@@ -21,8 +21,9 @@ from ftrecipes.data.rows import RowFault
 from ftrecipes.data.spans import SpanFinder, ends_open, last_special
 from ftrecipes.data.template import Messages, Template, unused_character, unused_characters
 from ftrecipes.data.tools import with_last_name, with_objects, with_texts
+from ftrecipes.data.whose import gaps, whose_words
 
-COMMON_KEYS = {"role", "content", "tool_calls", "tool_call_id", "name", "weight", "train"}
+COMMON_KEYS = {"role", "content", "tool_calls", "tool_call_id", "name"}
 """Keys of messages that are checked elsewhere, or that many templates have no place for."""
 
 
@@ -30,8 +31,10 @@ COMMON_KEYS = {"role", "content", "tool_calls", "tool_call_id", "name", "weight"
 class Rendered:
     """A row as text, and the spans of it that the model must produce, in characters.
 
-    `is_open`: nothing ends the last answer. `is_plain`: BOS and EOS are still to come.
-    `unread`: keys of messages that the template does not know.
+    `is_open`: nothing ends the last answer that is trained. `is_plain`: BOS and EOS are still to
+    come. `unread`: keys of messages that the template does not know. `is_muted`: the messages leave
+    themselves out, and nothing is left to train. `is_unheeded`: some say that they are trained, and
+    they are not.
     """
 
     text: str
@@ -39,16 +42,20 @@ class Rendered:
     is_open: bool = False
     is_plain: bool = False
     unread: frozenset[str] = frozenset()
+    is_muted: bool = False
+    is_unheeded: bool = False
 
 
 class ChatRenderer:
     """Renders dialogs with a tokenizer's template. Raises RowFault for those it can not.
 
+    `train_on` says whose words are trained: `assistant`, `last_assistant` or `all`.
     Raises DataError when the tokenizer has several templates and none of them is the default.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase):
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, *, train_on: str = "assistant"):
         self._tokenizer = tokenizer
+        self._train_on = train_on
         try:
             self._without_tools = Template(tokenizer, None)
         except ValueError as error:
@@ -63,30 +70,52 @@ class ChatRenderer:
         """The text of a dialog and the span of each answer with the mark that ends it.
 
         White space that the template writes behind that mark is not the model's. Where a template
-        writes no mark (or only behind the last answer), the answer's own text is the span. A row
-        of which the template leaves something out is refused.
+        writes no mark (or only behind the last answer), the answer's own text is the span. With
+        `all` everything behind BOS is one, less the messages that leave themselves out. A row of
+        which the template leaves something out is refused.
         """
         template = Template(self._tokenizer, row.tools) if row.tools else self._without_tools
-        messages, text = write_dialog(row.messages, template)
+        messages, text = write_dialog([_unmarked(message) for message in row.messages], template)
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise RowFault("the row holds half a character (a lone surrogate)") from error
         self._check_tools(row, messages, text)
-        _check_contents(messages, text, template)
-        find = SpanFinder(template, messages, text, self._special).find
-        answers = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
-        spans = [find(index) for index in answers if index >= row.first_trained]
-        for (start, end), (following, _) in zip(spans, [*spans[1:], (len(text), 0)], strict=True):
-            if not start < end <= following:
+        trained, muted = whose_words(row, self._train_on)
+        sought = trained
+        if self._train_on == "all":
+            sought = [i for i in muted if not _is_blank(messages[i])]
+        _check_contents(messages, text, template, sought=sought)
+        finder = SpanFinder(template, messages, text, self._special)
+        spans = [finder.find(index) for index in sought]
+        following = [*(start for start, _ in spans[1:]), len(text)]
+        for (start, end), limit in zip(spans, following, strict=False):
+            if not start < end <= limit:
                 raise RowFault("the chat template leaves an answer out, or changes their order")
-        until = text[: spans[-1][1]]
-        is_open = ends_open(until, messages[answers[-1]])
-        if "tool_calls" in messages[answers[-1]]:
-            is_open = last_special(until, self._special) < len(until)
+        if self._train_on == "all":
+            bos = self._tokenizer.bos_token or ""
+            opening = len(bos) if text.startswith(bos) else 0
+            spans = gaps(spans, start=opening, end=len(text)) if trained else []
         keys = {str(key) for message in messages for key, value in message.items() if value}
-        unread = frozenset(key for key in keys - COMMON_KEYS if not template.names(key))
-        return Rendered(text, spans, is_open=is_open, unread=unread)
+        return Rendered(
+            text,
+            spans,
+            is_open=bool(spans) and self._is_open(text[: spans[-1][1]], messages[trained[-1]]),
+            unread=frozenset(key for key in keys - COMMON_KEYS if not template.names(key)),
+            is_muted=not trained,
+            is_unheeded=any(
+                message.get("train") and index not in trained
+                for index, message in enumerate(row.messages)
+            ),
+        )
+
+    def _is_open(self, until: str, message: Mapping) -> bool:
+        """Whether nothing ends `message`, the last one that is trained, in the text up to there."""
+        if message["role"] != "assistant":
+            return False
+        if "tool_calls" in message:
+            return last_special(until, self._special) < len(until.rstrip())
+        return ends_open(until, message)
 
     def _check_tools(self, row: ChatRow, messages: Messages, text: str) -> None:
         """Raise RowFault for tools that the template passes over; found out once a split."""
@@ -134,12 +163,18 @@ def _shows_python(messages: Messages, text: str) -> bool:
     return False
 
 
-def _check_contents(messages: Messages, text: str, template: Template) -> None:
-    """Raise RowFault for words or calls that the template leaves out."""
+def _check_contents(
+    messages: Messages, text: str, template: Template, *, sought: Sequence[int]
+) -> None:
+    """Raise RowFault for words or calls that the template leaves out.
+
+    Answers without calls that are `sought` are passed over: their spans are looked for.
+    """
     # Words that are in the text may be those of another message, so marks are looked for.
+    marks = cycle(unused_characters(text))
     marked = [
-        {**message, "content": mark} if _has_words_to_check(message) else message
-        for message, mark in zip(messages, cycle(unused_characters(text)), strict=False)
+        {**message, "content": next(marks)} if _is_checked(message, index in sought) else message
+        for index, message in enumerate(messages)
     ]
     written = template.try_write(marked) or ""
 
@@ -160,7 +195,15 @@ def _check_contents(messages: Messages, text: str, template: Template) -> None:
                 )
 
 
-def _has_words_to_check(message: Mapping) -> bool:
-    """Not an answer without calls, whose span is looked for."""
-    is_answer = message["role"] == "assistant" and "tool_calls" not in message
-    return bool(message.get("content")) and not is_answer
+def _is_checked(message: Mapping, is_sought: bool) -> bool:
+    is_found = is_sought and message["role"] == "assistant" and "tool_calls" not in message
+    return bool(message.get("content")) and not is_found
+
+
+def _is_blank(message: Mapping) -> bool:
+    return "tool_calls" not in message and not message["content"].strip()
+
+
+def _unmarked(message: Mapping) -> Mapping:
+    """Without what it says of its training."""
+    return {key: value for key, value in message.items() if key != "train"}

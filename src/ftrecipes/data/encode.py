@@ -14,10 +14,14 @@ from ftrecipes.data.rows import IGNORED
 
 
 class Encoder:
-    """A tokenizer at work: `render` takes a row, `encode` many rendered ones."""
+    """A tokenizer at work: `render` takes a row, `encode` many rendered ones.
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase):
+    `train_on` says whose words are trained, see DataConfig.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, *, train_on: str = "assistant"):
         self._tokenizer = tokenizer
+        self._train_on = train_on
         self._opening = opening_ids(tokenizer)
 
     @cached_property
@@ -28,7 +32,7 @@ class Encoder:
                 "  do: take an instruct model, name one with --tokenizer_name, or use rows with "
                 "`instruction` and `output`"
             )
-        return ChatRenderer(self._tokenizer)
+        return ChatRenderer(self._tokenizer, train_on=self._train_on)
 
     def render(self, row: Row) -> Rendered | TokenRow:
         """Text, and the spans to train; finished tokens pass.
@@ -45,7 +49,8 @@ class Encoder:
                     "ends.\n  do: name another with --tokenizer_name"
                 )
             text = row.prompt + row.answer
-            return Rendered(text, [(len(row.prompt), len(text))], is_plain=True)
+            start = 0 if self._train_on == "all" else len(row.prompt)
+            return Rendered(text, [(start, len(text))], is_plain=True)
         return row
 
     def encode(self, batch: Sequence[Rendered | TokenRow]) -> list[TokenRow]:

@@ -45,6 +45,13 @@ FORMATS = {
     "tokens": Format(("input_ids", "labels"), ("attention_mask",)),
 }
 
+WITHOUT_ROLES = {
+    ("text", "last_assistant"): "all of a text is trained",
+    ("tokens", "last_assistant"): "labels say what is trained",
+    ("tokens", "all"): "labels say what is trained",
+}
+"""Formats, and what they have no place for of `data.train_on`; `all` of a text is as ever."""
+
 
 def choose_reader(
     raw: RawRows, tokenizer: PreTrainedTokenizerBase, data: DataConfig, *, is_told: bool = True
@@ -59,20 +66,22 @@ def choose_reader(
     columns = _renamed(raw, data.columns)
     name = _detect(raw, columns, data) if data.format == "auto" else data.format
     _check_columns(name, columns, data, raw=raw)
+    _check_train_on(name, data.train_on, raw=raw)
     unread = [column for column in columns if column not in FORMATS[name].columns]
     if unread and is_told:
         log.info(f"{raw.name}: columns that --data.format {name} does not read: {_list(unread)}")
-    read = _reader(name, tokenizer)
+    read = _reader(name, tokenizer, train_on=data.train_on)
     return partial(_read_renamed, read=read, names=data.columns) if data.columns else read
 
 
-def _reader(name: str, tokenizer: PreTrainedTokenizerBase) -> Reader:
+def _reader(name: str, tokenizer: PreTrainedTokenizerBase, *, train_on: str) -> Reader:
     has_template = tokenizer.chat_template is not None
+    needs_answer = train_on != "all"
     return {
-        "chat": read_chat,
-        "sharegpt": read_sharegpt,
+        "chat": partial(read_chat, needs_answer=needs_answer),
+        "sharegpt": partial(read_sharegpt, needs_answer=needs_answer),
         "instruction": read_instruction_chat if has_template else read_instruction,
-        "prompt_completion": read_prompt_completion,
+        "prompt_completion": partial(read_prompt_completion, needs_answer=needs_answer),
         "text": read_text,
         "tokens": partial(read_tokens, vocabulary=len(tokenizer)),
     }[name]
@@ -135,6 +144,16 @@ def _check_columns(name: str, columns: list[str], data: DataConfig, *, raw: RawR
             f"--data.format {name} needs the column {missing[0]!r}.{_meant(missing[0], columns)}\n"
             f"  got: {raw.name} with columns {_list(columns)}\n"
             f"  do: name it: --data.columns {missing[0]}=COLUMN"
+        )
+
+
+def _check_train_on(name: str, train_on: str, *, raw: RawRows) -> None:
+    """Raise DataError where nobody's words can be told from others'."""
+    if (name, train_on) in WITHOUT_ROLES:
+        raise DataError(
+            f"--data.train_on {train_on}: would have no effect on {raw.name}: "
+            f"{WITHOUT_ROLES[name, train_on]} ({raw.sources[0]} and on are --data.format {name}).\n"
+            "  do: leave it out, or give the rows as dialogs (docs/data.md)"
         )
 
 

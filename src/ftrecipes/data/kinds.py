@@ -10,7 +10,10 @@ from ftrecipes.data.rows import IGNORED
 
 @dataclass(frozen=True)
 class ChatRow:
-    """A dialog for the tokenizer's chat template, in OpenAI's shape."""
+    """A dialog for the tokenizer's chat template, in OpenAI's shape.
+
+    A message may say with `train`, true or false, whether it is trained; no template sees that key.
+    """
 
     messages: Sequence[Mapping]
     tools: Sequence[Mapping] | None = None

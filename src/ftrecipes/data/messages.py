@@ -26,17 +26,25 @@ SPEAKERS = {
     "function_call": "assistant",
 }
 """ShareGPT's `from`, and the role that it stands for."""
+MARKS = {
+    "train": "true or false",
+    "weight": "0 or 1: a message is trained or it is not, and no less than another",
+}
+"""Keys of a message that say whether it is trained, and the values they may have."""
 
 
-def read_chat(row: Mapping) -> ChatRow:
+def read_chat(row: Mapping, *, needs_answer: bool = True) -> ChatRow:
     """A row of `messages`, and `tools` if there are any."""
     messages = read_messages(required(row, "messages"), "messages")
-    require_answer(messages, "messages")
+    require_words(messages, "messages", of_assistant=needs_answer)
     return ChatRow(messages, read_tools(row))
 
 
 def read_messages(value: object, name: str) -> list[dict]:
-    """A list of messages: system or developer first if at all, words in every turn."""
+    """A list of messages: system or developer first if at all, words in every turn.
+
+    What one says of its training is `train`, true or false; it is missing where nothing is said.
+    """
     items = item_list(value, name, of="messages")
     messages = [_message(item, f"{name}[{index}]") for index, item in enumerate(items)]
     for index, message in enumerate(messages):
@@ -48,20 +56,22 @@ def read_messages(value: object, name: str) -> list[dict]:
     return messages
 
 
-def require_answer(messages: Sequence[Mapping], name: str) -> None:
-    """Raise RowFault for a dialog in which the assistant says nothing."""
-    if not any(message["role"] == "assistant" for message in messages):
+def require_words(messages: Sequence[Mapping], name: str, *, of_assistant: bool) -> None:
+    """Raise RowFault for a dialog in which the assistant, or else nobody, says anything."""
+    if of_assistant and all(message["role"] != "assistant" for message in messages):
         raise RowFault(f"key '{name}' has no message of the assistant; nothing to learn")
+    if not messages:
+        raise RowFault(f"key '{name}' is an empty list; nothing to learn")
 
 
-def read_sharegpt(row: Mapping) -> ChatRow:
+def read_sharegpt(row: Mapping, *, needs_answer: bool = True) -> ChatRow:
     """A row of `conversations` with from and value, and `system` and `tools` if there are any."""
     name = "conversations"
     items = item_list(required(row, name), name, of="messages")
     messages = read_messages(
         [_turn(item, f"{name}[{index}]") for index, item in enumerate(items)], name
     )
-    require_answer(messages, name)
+    require_words(messages, name, of_assistant=needs_answer)
     system = optional_words(row, "system")
     if system and messages[0]["role"] in OPENING_ROLES:
         raise RowFault(f"key 'system' is given, and {name}[0] is a system message too")
@@ -84,8 +94,8 @@ def _message(value: object, where: str) -> dict:
     message = {key: item for key, item in value.items() if item is not None or key == "content"}
     if role == "function":
         message["role"] = "tool"
+    _take_mark(message, where)
     if role == "assistant":
-        _refuse_weight(message, where)
         _take_calls(message, where)
     if "tool_calls" in message and message.get("content") is None:
         message.pop("content", None)
@@ -108,12 +118,17 @@ def _take_calls(message: dict, where: str) -> None:
         message["tool_calls"] = read_calls(message["tool_calls"], f"{where}.tool_calls")
 
 
-def _refuse_weight(message: Mapping, where: str) -> None:
-    for key in ("weight", "train"):
-        if key in message and message[key] != 1:
-            raise RowFault(
-                f"key '{where}.{key}' is {message[key]}; every answer is trained in this version"
-            )
+def _take_mark(message: dict, where: str) -> None:
+    """Bring `train` and OpenAI's `weight` into one, `train`."""
+    marks = {key: message.pop(key) for key in MARKS if key in message}
+    for key, value in marks.items():
+        # Tables may hold either as a number; a share of a weight is something else.
+        if not isinstance(value, int | float) or value not in (0, 1):
+            raise RowFault(f"key '{where}.{key}' is {value!r}; expected {MARKS[key]}")
+    if len(set(marks.values())) > 1:
+        raise RowFault(f"key '{where}' has train and weight, and they contradict each other")
+    if marks:
+        message["train"] = bool(next(iter(marks.values())))
 
 
 def _content(message: Mapping, where: str, *, may_be_empty: bool) -> str:
@@ -144,7 +159,7 @@ def _turn(item: object, where: str) -> object:
         raise RowFault(f"key '{where}.from' is {speaker!r}; expected {', '.join(SPEAKERS)}")
     name = f"{where}.value"
     value = words(item, "value", where=f"{where}.", may_be_empty=SPEAKERS[speaker] in MAY_BE_EMPTY)
-    more = {key: item[key] for key in ("weight", "train") if key in item}
+    more = {key: item[key] for key in MARKS if key in item}
     message = {"role": SPEAKERS[speaker], **more}
     if speaker != "function_call":
         return {**message, "content": value}

@@ -6,7 +6,7 @@ import numpy as np
 
 from ftrecipes.data.fields import integers, item_list, kind_of, optional_words, required, words
 from ftrecipes.data.kinds import ChatRow, TextRow, TokenRow
-from ftrecipes.data.messages import read_messages, require_answer
+from ftrecipes.data.messages import read_messages, require_words
 from ftrecipes.data.rows import IGNORED, RowFault
 from ftrecipes.data.tools import read_tools
 
@@ -50,13 +50,13 @@ def alpaca_prompt(instruction: str, *, context: str = "") -> str:
     return f"{task}. {ask}\n\n### Instruction:\n{instruction}\n\n### Response:"
 
 
-def read_prompt_completion(row: Mapping) -> TextRow | ChatRow:
+def read_prompt_completion(row: Mapping, *, needs_answer: bool = True) -> TextRow | ChatRow:
     """Two texts, or two lists of messages; of the latter the completion's answers are trained."""
     prompt, completion = required(row, "prompt"), required(row, "completion")
     if isinstance(prompt, str) or isinstance(completion, str):
         return TextRow(words(row, "prompt", may_be_empty=True), words(row, "completion"))
     before, after = read_messages(prompt, "prompt"), read_messages(completion, "completion")
-    require_answer(after, "completion")
+    require_words(after, "completion", of_assistant=needs_answer)
     return ChatRow([*before, *after], read_tools(row), first_trained=len(before))
 
 

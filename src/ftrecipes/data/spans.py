@@ -22,8 +22,13 @@ class SpanFinder:
     """Texts of the tokenizer's added tokens: what may end an answer."""
 
     def find(self, index: int) -> Span:
-        """Characters of answer `index` and of the mark that ends it. Raises RowFault."""
+        """Characters of answer `index` and of the mark that ends it. Raises RowFault.
+
+        Of a message that is no answer the words alone.
+        """
         message = self.messages[index]
+        if message["role"] != "assistant":
+            return self._words(index)
         prompt_end = self._end_of(self.template.try_prompt, index)
         is_last = index == len(self.messages) - 1
         whole = self.text if is_last else self.template.try_write(self.messages[: index + 1])
@@ -57,6 +62,16 @@ class SpanFinder:
         if is_single and self.text.endswith(behind) and behind.startswith(ending):
             return len(self.text) - len(behind) + len(ending)
         return None
+
+    def _words(self, index: int) -> Span:
+        mark = unused_character(self.text)
+        exchanged = self.template.write(
+            self._exchanged(index, {**self.messages[index], "content": mark})
+        )
+        before, found, behind = exchanged.partition(mark)
+        if not found or mark in behind or not self.text.startswith(before):
+            raise RowFault(f"the chat template does not write messages[{index}].content once")
+        return len(before), self._end_before(behind, index)
 
     def _by_content(self, index: int, *, prompt_end: int | None) -> Span:
         mark = unused_character(self.text)

@@ -34,6 +34,10 @@ class Notes:
     """Each row that can not be used, and why."""
     num_open: int = 0
     """Rows that nothing ends."""
+    num_muted: int = 0
+    """Rows whose messages leave themselves out."""
+    num_unheeded: int = 0
+    """Rows with messages that say they are trained, and are not."""
     unread: Counter[str] = field(default_factory=Counter)
     """Rows by key of a message that the chat template does not know."""
 
@@ -60,7 +64,7 @@ def tokenize_rows(
     rows = list(_encoded_rows(raw, tokenizer, data=data, notes=notes))
     if data.on_bad_row == "error" or not rows:
         refuse_rows(notes.faults, total=len(raw), do=MEND if rows else MEND_ALL)
-    report = _report(notes, total=len(raw))
+    report = _report(notes, total=len(raw), train_on=data.train_on)
     skipped = {"num_read": len(raw), "skipped": notes.faults}
     intake = measure(rows, context_length=context_length, **skipped)
     rows = fit_rows(rows, context_length=context_length, truncation=data.truncation, report=report)
@@ -84,7 +88,7 @@ def _encoded_rows(
         notes.faults += [f"{source}: {not_a_row(row)}" for source, row in named]
         return
     read = raw.reader or choose_reader(raw, tokenizer, data)
-    encoder = Encoder(tokenizer)
+    encoder = Encoder(tokenizer, train_on=data.train_on)
     for batch in _batches(_rendered(raw, read, encoder, notes=notes)):
         encoded = encoder.encode([row for _, row in batch])
         for (source, _), row in zip(batch, encoded, strict=True):
@@ -112,6 +116,8 @@ def _rendered(
                 continue
             if isinstance(rendered, Rendered):
                 notes.num_open += rendered.is_open
+                notes.num_muted += rendered.is_muted
+                notes.num_unheeded += rendered.is_unheeded
                 notes.unread.update(rendered.unread)
             yield source, rendered
 
@@ -130,7 +136,7 @@ def _batches(
         yield batch
 
 
-def _report(notes: Notes, *, total: int) -> list[str]:
+def _report(notes: Notes, *, total: int, train_on: str) -> list[str]:
     report = []
     if notes.faults:
         shown = show_faults(notes.faults)
@@ -140,7 +146,17 @@ def _report(notes: Notes, *, total: int) -> list[str]:
     if notes.num_open:
         report.append(
             f"{notes.num_open} of {total} rows end without an end token, because the chat template "
-            "writes none: the model does not learn where to stop"
+            "writes none there: the model does not learn where to stop"
+        )
+    if notes.num_muted:
+        report.append(
+            f"{notes.num_muted} of {total} rows have no answer left to train: each is left out by "
+            '"train": false or "weight": 0'
+        )
+    if notes.num_unheeded:
+        report.append(
+            f'{notes.num_unheeded} of {total} rows have messages with "train": true or "weight": 1 '
+            f"that --data.train_on {train_on} does not train"
         )
     for key, count in sorted(notes.unread.items()):
         report.append(
@@ -161,7 +177,8 @@ def _report_empty(
             f"{context_length} ({raw.sources[0]} and on).\n"
             + "".join(f"  {line}\n" for line in report)
             + "  expected: at least one row with an answer (a label other than -100)\n"
-            "  do: raise --context_length, or correct the labels of a custom data set"
+            "  do: raise --context_length, or correct what the rows say of their training: train "
+            "and weight of messages, labels of tokens"
         )
     if empty:
         names = ", ".join(empty[:SHOWN_SOURCES]) + (", ..." if len(empty) > SHOWN_SOURCES else "")
