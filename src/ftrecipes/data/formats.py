@@ -11,6 +11,7 @@ from ftrecipes.config.names import close
 from ftrecipes.config.sections import DataConfig
 from ftrecipes.data.kinds import Row
 from ftrecipes.data.messages import read_chat, read_sharegpt
+from ftrecipes.data.preferences import refuse_preferences
 from ftrecipes.data.readers import (
     read_instruction,
     read_instruction_chat,
@@ -112,6 +113,7 @@ def _detect(raw: RawRows, columns: list[str], data: DataConfig) -> str:
         for name, made in FORMATS.items()
         if set(made.required) <= set(columns) and set(data.columns) <= set(made.columns)
     ]
+    refuse_preferences(raw, columns, fitting=fitting)
     if len(fitting) == 1:
         return fitting[0]
     got = f"  got: columns {_list(columns)}"
@@ -140,6 +142,7 @@ def _check_columns(name: str, columns: list[str], data: DataConfig, *, raw: RawR
         )
     missing = [column for column in made.required if column not in columns]
     if missing:
+        refuse_preferences(raw, columns, fitting=())
         raise DataError(
             f"--data.format {name} needs the column {missing[0]!r}.{_meant(missing[0], columns)}\n"
             f"  got: {raw.name} with columns {_list(columns)}\n"
