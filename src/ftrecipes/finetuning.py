@@ -183,6 +183,7 @@ def read_tokenizer(
 
     The settings that come back have what these files settle.
     """
+    from ftrecipes.data.built_in_templates import settle_chat_template
     from ftrecipes.model.resolve import load_tokenizer, resolve_source, settle_quantization
     from ftrecipes.model.vocabulary import add_new_tokens
 
@@ -193,6 +194,7 @@ def read_tokenizer(
     config = settle_quantization(config, source)
     tokenizer = load_tokenizer(source)
     add_new_tokens(tokenizer, train.new_tokens)
+    settle_chat_template(tokenizer, config.data)
     return settle_context_length(config, source), source, tokenizer
 
 

@@ -147,3 +147,8 @@ def test_a_template_that_refuses_the_trial_is_kept_for_the_rows_to_judge(tmp_pat
     tokenizer = build_tokenizer("none")
     settle_chat_template(tokenizer, DataConfig(chat_template=str(path)))
     assert tokenizer.eos_token == "</s>"
+
+
+def test_dialogs_without_a_template_are_told_of_those_that_are_there():
+    with pytest.raises(DataError, match=r"--data.chat_template alpaca or chatml or .*FILE.jinja"):
+        tokenize([chat("Hi", "Yo")], build_tokenizer("none"))

@@ -6,6 +6,7 @@ from functools import cached_property
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from ftrecipes.config.chat_templates import BUILT_IN
 from ftrecipes.config.errors import DataError
 from ftrecipes.data.chat import ChatRenderer, Rendered
 from ftrecipes.data.kinds import ChatRow, Row, TextRow, TokenRow
@@ -29,7 +30,8 @@ class Encoder:
         if self._tokenizer.chat_template is None:
             raise DataError(
                 "The rows are dialogs, and the tokenizer has no chat template to write them with.\n"
-                "  do: take an instruct model, name one with --tokenizer_name, or use rows with "
+                "  do: take an instruct model, name one with --tokenizer_name, choose a template "
+                f"(--data.chat_template {' or '.join(BUILT_IN)}, or FILE.jinja), or use rows with "
                 "`instruction` and `output`"
             )
         return ChatRenderer(self._tokenizer, train_on=self._train_on)
