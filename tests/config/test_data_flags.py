@@ -18,6 +18,9 @@ ALPACA = "--dataset alpaca_dataset --data.train_file rows.json"
 @pytest.fixture
 def flags_of(needed):
     """Flags of a run in a folder with some data files."""
+    for name in ("packed/a.JSONL.GZ", "packed/b.txt.zst"):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).touch()
     for name in ("rows.json", "notes.md", "set/b.jsonl", "set/a.csv", "set/.a.jsonl", "set/x.py"):
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text("[]")
@@ -61,6 +64,8 @@ def test_a_file_is_not_taken_for_a_glob(flags_of):
     [
         ("--dataset data/*.jsonl", "--dataset data/*.jsonl: matches no data file"),
         ("--dataset *.md", "--dataset *.md: matches no data file"),
+        ("--dataset rows.md.gz", "rows.md.gz: not a kind of file that is read\n  got: .md.gz"),
+        ("--dataset rows.parquet.gz", "(all but .parquet also packed: .gz or .zst behind)"),
         ("--dataset empty", "--dataset empty: this folder holds no data files\n  expected: files"),
         ("--data.val_file none/*.csv", "--data.val_file none/*.csv: matches no data file"),
         ("--data.val_file empty", "--data.val_file empty: this folder holds no data files"),
@@ -97,7 +102,8 @@ def test_a_file_is_not_taken_for_a_glob(flags_of):
     ],
 )
 def test_faults(flags_of, words, expected):
-    Path("x.py").touch()
+    for name in ("x.py", "rows.md.gz", "rows.parquet.gz"):
+        Path(name).touch()
     (fault,) = faults_of(lambda: parse(flags_of(words)))
     assert expected in fault
 
@@ -121,6 +127,7 @@ def test_what_exists_and_is_no_file(flags_of):
         "--dataset set/*.jsonl --data.val_file parts/validation.*",
         "--dataset parts/*",
         "--dataset set/b.jsonl --output_dir set",
+        "--dataset packed --data.val_file packed/*.zst",
         "--dataset samsum_dataset --data.val_split test",
         f"{ALPACA} --data.val_fraction 0.05",
         "--dataset grammar_dataset --data.train_file set/a.csv --data.val_file rows.json",

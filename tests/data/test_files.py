@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from ftrecipes.config.data_files import DATA_SUFFIXES
+from ftrecipes.config.data_files import DATA_SUFFIXES, KINDS
 from ftrecipes.config.errors import DataError
 from ftrecipes.data.files import READERS, read_file
 
@@ -205,7 +205,7 @@ def test_a_file_that_can_not_be_read(tmp_path, ending):
 
 
 def test_the_flags_know_the_same_kinds_of_files():
-    assert tuple(READERS) == DATA_SUFFIXES
+    assert tuple(READERS) == KINDS == DATA_SUFFIXES[: len(KINDS)]
 
 
 def test_other_files_and_no_file(tmp_path):

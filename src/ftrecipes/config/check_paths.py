@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from ftrecipes.config.data_files import DATA_SUFFIXES, find_data_files, is_glob, parts_of
-from ftrecipes.config.faults import Fault, shown
+from ftrecipes.config.check_files import absent, data_files
+from ftrecipes.config.data_files import DATA_SUFFIXES, find_data_files
+from ftrecipes.config.faults import Fault
 from ftrecipes.config.flags import value_of
-from ftrecipes.config.names import close
 from ftrecipes.config.run_files import BEST, RUN_RECORD, TRAINED, WRITTEN
 from ftrecipes.config.schema import GenerateConfig, RunConfig
 
@@ -35,8 +35,8 @@ def check_paths(config: RunConfig | GenerateConfig) -> list[Fault]:
         *_model("model_name", train.model_name),
         *_model("tokenizer_name", train.tokenizer_name),
         *_training_data(config),
-        *_data_files("data.train_file", config.data.train_file),
-        *_data_files("data.val_file", config.data.val_file),
+        *data_files("data.train_file", config.data.train_file),
+        *data_files("data.val_file", config.data.val_file),
         *_custom_file(config),
         *_prompts(config.samples.prompts),
         *_output(config),
@@ -81,39 +81,7 @@ def _adapter(config: GenerateConfig) -> Iterator[Fault]:
 def _training_data(config: RunConfig) -> Iterator[Fault]:
     dataset = config.train.dataset
     if dataset and dataset not in (CUSTOM, *NAMED_SETS) and is_path(dataset, DATA_SUFFIXES):
-        yield from _data_files("dataset", dataset)
-
-
-def _data_files(name: str, value: str | None) -> Iterator[Fault]:
-    """Faults of a setting that names one file, a folder or a glob of them."""
-    if value is None:
-        return
-    label, kinds, flags = f"--{name} {shown(value)}", ", ".join(DATA_SUFFIXES), (name,)
-    is_folder = os.path.isdir(value)
-    if not is_folder and not os.path.exists(value) and not is_glob(value):
-        yield absent(name, value, f"a file, or a folder or glob of files, of the kinds {kinds}")
-    elif is_folder and not os.access(value, os.R_OK | os.X_OK):
-        do = "check its permissions"
-        yield Fault(f"{label}: this folder can not be looked into", do=do, flags=flags)
-    elif os.path.exists(value) and not is_folder and not os.path.isfile(value):
-        do = "write the rows to a file; they are read more than once"
-        yield Fault(f"{label}: neither a file nor a folder", do=do, flags=flags)
-    elif not (files := find_data_files(value)):
-        what = "this folder holds no data files" if is_folder else "matches no data file"
-        yield Fault(f"{label}: {what}", expected=f"files of the kinds {kinds}", flags=flags)
-    elif not files[0].name.lower().endswith(DATA_SUFFIXES):
-        got = files[0].suffix or "no suffix"
-        what = f"{label}: not a kind of file that is read"
-        yield Fault(what, got=got, expected=f"one of {kinds}", flags=flags)
-    elif is_folder and len(parts := parts_of(files)) > 1:
-        # Else validation rows would be trained on without a word.
-        yield Fault(
-            f"{label}: its files are different parts of a data set",
-            got=", ".join(f"{file} ({part})" for part, file in parts.items()),
-            do="name the files: --dataset for training, --data.val_file for validation (a glob "
-            "takes all that it matches)",
-            flags=flags,
-        )
+        yield from data_files("dataset", dataset)
 
 
 def _custom_file(config: RunConfig) -> Iterator[Fault]:
@@ -233,18 +201,3 @@ def _same(folder: str, other: str) -> bool:
 
 def _full(path: Path) -> bool:
     return path.is_dir() or path.stat().st_size > 0
-
-
-def absent(name: str, value: str, expected: str) -> Fault:
-    """A path that does not exist, with the most alike name in its folder."""
-    folder = Path(value).absolute().parent
-    do = ""
-    if os.path.islink(value):
-        do = f"mend the link: it leads to {os.readlink(value)}"
-    elif not os.path.isdir(folder):
-        do = f"there is no folder {folder} either"
-    elif os.access(folder, os.R_OK):
-        near = close(Path(value).name, os.listdir(folder))
-        do = f"did you mean {Path(value).parent / near}?" if near else ""
-    what = f"--{name} {shown(value)}: does not exist"
-    return Fault(what, expected=expected, do=do, flags=(name,))

@@ -5,7 +5,11 @@ import os
 import re
 from pathlib import Path
 
-DATA_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".txt")
+PACKINGS = (".gz", ".zst")
+KINDS = (".jsonl", ".json", ".csv", ".parquet", ".txt")
+# Parquet packs its columns itself.
+DATA_SUFFIXES = (*KINDS, *(f"{k}{p}" for k in KINDS if k != ".parquet" for p in PACKINGS))
+DATA_KINDS = f"{', '.join(KINDS)} (all but .parquet also packed: {' or '.join(PACKINGS)} behind)"
 # Words in file names that say which part of a data set they hold.
 PARTS = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -35,6 +39,12 @@ def find_data_files(value: str) -> list[Path]:
         return []
     found = (path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path))
     return sorted(Path(path) for path in found if path.lower().endswith(DATA_SUFFIXES))
+
+
+def plain_name(name: str) -> str:
+    """The name of a file once it is unpacked: `rows.jsonl` of `rows.jsonl.gz`."""
+    packing = next((packing for packing in PACKINGS if name.lower().endswith(packing)), "")
+    return name[: len(name) - len(packing)]
 
 
 def parts_of(files: list[Path]) -> dict[str, str]:

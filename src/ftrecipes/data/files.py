@@ -1,4 +1,4 @@
-"""A local file to raw rows: JSONL, JSON, CSV, Parquet or text, always read as UTF-8.
+"""A local file to raw rows: JSONL, JSON, CSV, Parquet or text, packed or not, read as UTF-8.
 
 JSON and CSV are read here and not by a data-frame library, because every fault must name its line
 and a text must stay a text (a column of numbers, a row whose `input` is null).
@@ -12,9 +12,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from ftrecipes.config.data_files import DATA_KINDS, DATA_SUFFIXES, plain_name
 from ftrecipes.config.errors import DataError
 from ftrecipes.data.json_text import JsonValues, check_end, skip_blank
 from ftrecipes.data.rows import RawRows, Unreadable, collect_rows
+from ftrecipes.data.unpack import open_plain
 
 LARGEST_CELL = 2**31 - 1
 
@@ -30,10 +32,12 @@ def read_file(path: str | Path) -> RawRows:
     try:
         if not path.is_file():
             raise DataError(f"{path}: there is no such file.\n  do: check the path")
-        if path.suffix.lower() not in READERS:
-            raise DataError(f"{path}: not a file of rows.\n  expected: a file ending in {ENDINGS}")
+        if not path.name.lower().endswith(DATA_SUFFIXES):
+            raise DataError(
+                f"{path}: not a file of rows.\n  expected: a file ending in {DATA_KINDS}"
+            )
         before = path.stat()
-        raw = READERS[path.suffix.lower()](path)
+        raw = READERS[Path(plain_name(path.name)).suffix.lower()](path)
         with path.open("rb") as file:
             fingerprint = hashlib.file_digest(file, "sha256").hexdigest()
         after = path.stat()
@@ -48,7 +52,7 @@ def read_file(path: str | Path) -> RawRows:
 
 
 def _read_json(path: Path) -> RawRows:
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         start = file.read(4096).removeprefix(codecs.BOM_UTF8).lstrip()
     return _read_json_array(path) if start.startswith(b"[") else _read_json_lines(path)
 
@@ -186,7 +190,7 @@ def _read_parquet(path: Path) -> RawRows:
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """Number and text of each line, ending in LF whatever the file has; LF alone ends a line."""
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         for number, line in enumerate(file, start=1):
             if number == 1:
                 line = line.removeprefix(codecs.BOM_UTF8)
@@ -222,4 +226,3 @@ READERS = {
     ".parquet": _read_parquet,
     ".txt": _read_text,
 }
-ENDINGS = ", ".join(READERS)

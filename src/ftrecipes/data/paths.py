@@ -1,38 +1,48 @@
-"""What a path names to raw rows: one file, the files of a folder, or those that a glob matches."""
+"""What a path names to raw rows: a file, the files of a folder, of a glob, or of a URL."""
 
 import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from ftrecipes.config.data_files import DATA_SUFFIXES, find_data_files, is_glob
+from ftrecipes.config.data_files import DATA_KINDS, find_data_files, is_glob
 from ftrecipes.config.errors import DataError
+from ftrecipes.config.urls import bare, is_url
 from ftrecipes.data.files import read_file
+from ftrecipes.data.remote import fetch
 from ftrecipes.data.rows import RawRows
 
 
 def read_paths(value: str) -> RawRows:
     """The rows of every file that `value` names, file by file, each row named by its own file.
 
-    The files may be of several kinds. Raises DataError with the faults of all files together, for
-    files without a column in common, and for a folder or glob without data files.
+    The files may be of several kinds; those of a URL are copied here, and the copies are removed
+    once they are read. Raises DataError with the faults of all files together, for files without a
+    column in common, for a folder or glob without data files, and for what can not be fetched.
     """
+    if is_url(value):
+        with TemporaryDirectory(prefix="ftrecipes-") as folder:
+            return _read_found(fetch(value, Path(folder)), name=bare(value))
     value = os.path.expanduser(value)
     files = find_data_files(value)
     if not files and (os.path.isdir(value) or is_glob(value)):
         raise DataError(
-            f"{value}: there are no data files.\n  expected: files ending in "
-            f"{', '.join(DATA_SUFFIXES)}"
+            f"{value}: there are no data files.\n  expected: files ending in {DATA_KINDS}"
         )
-    if len(files) < 2:
-        return read_file(value if not files else files[0])
+    return _read_found(files or [Path(value)], name=value)
+
+
+def _read_found(files: Sequence[Path], *, name: str) -> RawRows:
+    if len(files) == 1:
+        return read_file(files[0])
     parts = _read_all(files)
     _check_columns(parts)
     return RawRows(
         rows=[row for part in parts for row in part.rows],
         columns=list(dict.fromkeys(column for part in parts for column in part.columns)),
-        name=value,
+        name=name,
         sources=[source for part in parts for source in part.sources],
         fingerprint=_joined_fingerprint(parts),
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from transformers import PreTrainedTokenizerBase
 
 from ftrecipes.config.check_paths import CUSTOM, FILE_SETS, NAMED_SETS, is_path
-from ftrecipes.config.data_files import DATA_SUFFIXES
+from ftrecipes.config.data_files import DATA_KINDS, DATA_SUFFIXES
 from ftrecipes.config.errors import DataError
 from ftrecipes.config.schema import RunConfig
 from ftrecipes.data.custom import load_custom
@@ -62,7 +62,7 @@ def load_hub(name: str, split: str | None) -> RawRows | None:
             f"The hub data set {name!r} (split {split or 'for validation'}) can not be read.\n"
             f"  got: {type(error).__name__}: {error}\n"
             "  do: check the id, the split and the network, or name a local file "
-            f"({', '.join(DATA_SUFFIXES)})"
+            f"({DATA_KINDS})"
         ) from error
     name = f"{name} {split}"
     sources = [f"{name} row {number}" for number in range(1, len(rows) + 1)]
