@@ -84,6 +84,18 @@ def test_a_file_is_not_taken_for_a_glob(flags_of):
             "--data.columns instruction=a,output=a",
             "--data.columns: one column in 2 places\n  got: a as instruction, output",
         ),
+        (
+            "--data.train_on user",
+            "--data.train_on: bad value\n  got: user\n  expected: one of assistant, last_ass",
+        ),
+        (
+            "--data.train_on all --data.format tokens",
+            "--data.train_on: would have no effect: labels say what of tokens is trained",
+        ),
+        (
+            "--data.train_on assistant --data.format text",
+            "--data.train_on: would have no effect: all of a text is trained",
+        ),
         ("--data.val_fraction 1", "--data.val_fraction: out of range"),
         ("--data.val_fraction -0.1", "--data.val_fraction: out of range"),
         (
@@ -126,6 +138,9 @@ def test_what_exists_and_is_no_file(flags_of):
         "--dataset set",
         "--dataset set/*.jsonl --data.val_file parts/validation.*",
         "--dataset parts/*",
+        "--data.train_on last_assistant",
+        "--data.train_on all --data.format text",
+        "--data.train_on assistant --data.format chat",
         "--dataset set/b.jsonl --output_dir set",
         "--dataset packed --data.val_file packed/*.zst",
         "--dataset samsum_dataset --data.val_split test",

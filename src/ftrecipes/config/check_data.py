@@ -34,6 +34,7 @@ def check_data(config: RunConfig) -> Iterator[Fault]:
             yield idle(names, f"it needs --dataset {CUSTOM}", "dataset")
     yield from _columns(config)
     yield from _template(config.data.chat_template)
+    yield from _train_on(config)
     yield from _named(config)
     yield from _validation(config)
     if config.train.batching_strategy != "padding" and asked(config, "data.shuffle"):
@@ -65,6 +66,17 @@ def _template(value: str | None) -> Iterator[Fault]:
         yield absent(name, value, "a file with a Jinja template")
     elif not os.path.isfile(value):
         yield Fault(f"--{name} {value}: not a file", flags=(name,))
+
+
+def _train_on(config: RunConfig) -> Iterator[Fault]:
+    """Formats without roles; where the columns tell the format it is told with them."""
+    name, data = "data.train_on", config.data
+    if not asked(config, name):
+        return
+    if data.format == "tokens":
+        yield idle([name], "labels say what of tokens is trained", "data.format")
+    elif data.format == "text" and data.train_on != "all":
+        yield idle([name], "all of a text is trained", "data.format")
 
 
 def _named(config: RunConfig) -> Iterator[Fault]:

@@ -33,6 +33,10 @@ MEANINGS = {
     "data.columns": "dataset_text_field text_field text_column prompt_column response_column "
     "field_messages message_property_mappings",
     "data.format": "dataset_format data_format dataset_type formatting",
+    "data.train_on": "roles_to_train assistant_only_loss completion_only_loss "
+    "train_on_responses_only",
+    "data.train_on all": "train_on_inputs train_on_prompt",
+    "data.train_on last_assistant": "mask_history train_on_last_message_only",
     "data.train_split": "dataset_train_split split",
     "data.truncation": "truncation truncation_side truncation_mode excess_length_strategy",
     "data.val_file": "validation_file val_data val_data_path eval_file eval_dataset val_dataset "
@@ -125,8 +129,6 @@ SETTLED = {
     "only the non-reentrant kind of activation checkpointing is used": "use_reentrant "
     "gradient_checkpointing_use_reentrant use_reentrant_gc",
     "AdamW has betas 0.9 and 0.999 and epsilon 1e-8": "adam_beta1 adam_beta2 adam_epsilon",
-    "what is trained is told in docs/data.md": "train_on_inputs train_on_prompt mask_history "
-    "completion_only_loss assistant_only_loss",
     "nothing is uploaded; the result is in --output_dir": "push_to_hub hub_model_id hub_strategy "
     "hub_private_repo hub_token",
 }
