@@ -14,9 +14,9 @@ import yaml
 from ftrecipes.commands import COMMANDS
 from ftrecipes.config.errors import ConfigError
 from ftrecipes.config.flags import flags_of
-from ftrecipes.config.help import help_text
+from ftrecipes.config.help import CONFIGS, help_text
 from ftrecipes.config.parse import parse_words
-from ftrecipes.config.schema import GenerateConfig, RunConfig
+from ftrecipes.config.schema import RunConfig
 
 ROOT = Path(__file__).parents[1]
 RECIPE = "recipes/finetuning.py"
@@ -29,6 +29,7 @@ HEAVY = {
     "datasets",
     "bitsandbytes",
     "tqdm",
+    "rich",
     "safetensors",
 }
 IMPORTED = """
@@ -129,6 +130,8 @@ def test_faults_end_before_anything_runs(words, expected, tmp_path):
         ([RECIPE, "--config", "recipes/quickstart.yaml"], 2),
         (["ftrecipes", "config", "--lr", "fast"], 2),
         (["ftrecipes", "config", "--model_name", "m", "--dataset", "d", "--output_dir", "none"], 0),
+        (["ftrecipes", "preview", "--help"], 0),
+        (["ftrecipes", "preview", "--rows", "many"], 2),
         (["ftrecipes", "generate", "--help"], 0),
         (["ftrecipes", "generate", "--nonsense"], 2),
         (["ftrecipes", "--version"], 0),
@@ -206,7 +209,7 @@ def own_words(line: str) -> tuple[type, list[str]] | None:
         if word.endswith("ftrecipes") and words[position + 1 :]:
             command = words[position + 1]
             assert command in COMMANDS, line
-            return (GenerateConfig if command == "generate" else RunConfig), words[position + 2 :]
+            return CONFIGS[command], words[position + 2 :]
     return None
 
 

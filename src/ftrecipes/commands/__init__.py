@@ -11,6 +11,7 @@ from ftrecipes.commands.screen import open_streams, show
 COMMANDS = {
     "finetune": "fine-tune a model (what recipes/finetuning.py runs)",
     "config": "print the settings that flags and files add up to, and where each comes from",
+    "preview": "show what a run would train on, token by token, before a weight is read",
     "generate": "answer a prompt with and without an adapter",
 }
 

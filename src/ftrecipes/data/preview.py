@@ -102,7 +102,7 @@ def preview(
 
 
 def choose(rows: TokenRows, number: int) -> list[tuple[int, str]]:
-    """Rows to look at, and why: those where something is wrong first, if anything is."""
+    """So many rows to look at, and why: those that tell most, then some spread over the others."""
     counts = rows.token_counts
     long = rows.intake.long
     full_lengths = [
@@ -110,11 +110,13 @@ def choose(rows: TokenRows, number: int) -> list[tuple[int, str]]:
         for source, length in zip(rows.sources, rows.lengths.tolist(), strict=True)
     ]
     fewest = "no trained token" if counts.min() == 0 else "the fewest trained tokens"
-    telling = {
-        0: "the first",
-        int(np.argmax(full_lengths)): "the longest",
-        int(np.argmin(counts)): fewest,
-    }
+    telling: dict[int, str] = {}
+    for index, why in (
+        (0, "the first"),
+        (int(np.argmax(full_lengths)), "the longest"),
+        (int(np.argmin(counts)), fewest),
+    ):
+        telling[index] = f"{telling[index]}, {why}" if index in telling else why
     chosen = dict(list(telling.items())[:number])
     spread = np.linspace(0, len(rows) - 1, num=min(number, len(rows)), dtype=int).tolist()
     for index in [*spread, *range(min(number, len(rows)))]:
