@@ -46,15 +46,17 @@ def test_one_dialog_in_every_format(name):
 
 
 def test_the_rows_of_the_documentation():
-    """All eight are read as they stand; the answer is what is trained of them."""
+    """All nine are read as they stand; the answer is what is trained of them."""
     blocks = re.findall(r"^```json\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     rows = [json.loads(line) for block in blocks for line in block.splitlines()]
-    *texts, tokens, calls = rows
+    *texts, tokens, calls, silent = rows
     assert len(texts) == 6
     tokenizer = build_tokenizer("qwen")
     for row in texts:
         [(_, labels)] = rows_of(tokenize([row], tokenizer))
         assert "Paris" in trained_text(tokenizer, labels)
+    [(_, labels)] = rows_of(tokenize([silent], tokenizer))
+    assert trained_text(tokenizer, labels) == "No, it is Paris.<|im_end|>"
     with pytest.raises(DataError, match="outside the vocabulary"):
         tokenize([tokens], tokenizer)
     [(_, labels)] = rows_of(tokenize([calls], tokenizer))

@@ -57,7 +57,7 @@ def pieces_of(family: str, messages: list[dict], train_on: str) -> list[tuple[st
 @pytest.mark.parametrize("train_on", WORDS)
 @pytest.mark.parametrize("family", TURNS)
 def test_every_family_by_hand(family, train_on):
-    """M10: a middle answer and a question leave themselves out; no ids change with that."""
+    """M10, M11: a middle answer and a question leave themselves out; no ids change with that."""
     tokenizer = TOKENIZERS[family]
     turns = [("What?", {}, "Paris.", {}), ("Sure?", {"train": False}, " No\n", {"weight": 0})]
     messages = marked([*turns, ("And?", {}, "<think>\nhm\n</think>\n\nThe end", {"weight": 1})])

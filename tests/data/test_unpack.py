@@ -65,6 +65,7 @@ def test_a_frame_without_content_may_come_first(tmp_path):
 @pytest.mark.parametrize("keep", [0.99, 0.5, 5])
 @pytest.mark.parametrize("name", CONTENTS)
 def test_a_packed_file_that_is_cut(tmp_path, name, packing, keep):
+    """D06: also where the cut is between two rows."""
     whole = PACK[packing](CONTENTS[name].encode() * 50)
     cut = whole[: int(keep * len(whole)) if keep < 1 else keep]
     with pytest.raises(DataError, match=rf"{name}{packing}: the packed file is cut or damaged"):

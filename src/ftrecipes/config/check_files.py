@@ -18,7 +18,7 @@ from ftrecipes.config.data_files import (
 )
 from ftrecipes.config.faults import Fault, shown
 from ftrecipes.config.names import close
-from ftrecipes.config.urls import DRIVERS, is_url, last_name, scheme_of
+from ftrecipes.config.urls import DRIVERS, bare, is_url, last_name, scheme_of
 
 
 def data_files(name: str, value: str | None) -> Iterator[Fault]:
@@ -58,7 +58,7 @@ def data_files(name: str, value: str | None) -> Iterator[Fault]:
 
 def _url(name: str, value: str) -> Iterator[Fault]:
     """Whether it can be reached is known when it is read."""
-    label = f"--{name} {shown(value)}"
+    label = f"--{name} {shown(bare(value))}"
     module, package = DRIVERS.get(scheme_of(value), ("", ""))
     if not last_name(value).lower().endswith(DATA_SUFFIXES):
         expected = f"a URL that ends in the name of a file of one of the kinds {DATA_KINDS}"
