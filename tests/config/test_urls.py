@@ -41,7 +41,9 @@ def installed(monkeypatch):
 @pytest.mark.parametrize("flag", ["dataset", "data.val_file"])
 def test_a_driver_that_is_missing_is_named(flags_of, installed, flag, url, package):
     (fault,) = faults_of(lambda: parse(flags_of(f"--{flag}={url}")))
-    assert fault.startswith(f"--{flag} {bare(url)}: {url.split(':')[0].lower()}:// needs the package")
+    assert fault.startswith(
+        f"--{flag} {bare(url)}: {url.split(':')[0].lower()}:// needs the package"
+    )
     assert f"do: install it (pip install {package})" in fault
     installed.update(module for module, _ in DRIVERS.values())
     assert parse(flags_of(f"--{flag}={url}")).warnings == ()
