@@ -108,7 +108,7 @@ def build(steps: int, folder: str):
     seed_everything(config.train.seed)
     source = resolve_source(MODEL, None, trust_remote_code=False)
     tokenizer = load_tokenizer(source)
-    rows, _ = read_splits(config, tokenizer)
+    rows = read_splits(config, tokenizer).rows
     precision = settle_precision(config, source, world)
     model, _ = build_model(config, source, precision, world, tokenizer=tokenizer)
     return config, rows, model, tokenizer, world, precision

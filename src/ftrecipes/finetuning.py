@@ -170,10 +170,10 @@ def read_inputs(config: RunConfig) -> Inputs:
     from ftrecipes.data.splits import read_splits, report_splits
 
     config, source, tokenizer = read_tokenizer(config)
-    rows, val_rows = read_splits(config, tokenizer)
-    report_splits(config, rows, val_rows)
+    splits = read_splits(config, tokenizer)
+    report_splits(config, splits)
     prompts = read_prompts(config.samples, tokenizer, limit=position_limit(config, source))
-    return Inputs(config, source, tokenizer, rows, val_rows, prompts)
+    return Inputs(config, source, tokenizer, splits.rows, splits.val_rows, prompts)
 
 
 def read_tokenizer(

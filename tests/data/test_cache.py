@@ -43,7 +43,7 @@ def told(monkeypatch):
 
 def read(path, tokenizer=TOKENIZER, *, context_length=40, **data):
     train = TrainConfig(dataset=str(path), context_length=context_length)
-    return read_splits(RunConfig(train=train, data=DataConfig(**data)), tokenizer)[0]
+    return read_splits(RunConfig(train=train, data=DataConfig(**data)), tokenizer).rows
 
 
 def entries() -> list:

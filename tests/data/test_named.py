@@ -49,7 +49,8 @@ def samsum_text(row: dict) -> tuple[str, str]:
 
 def read(dataset, tokenizer, **data):
     config = RunConfig(train=TrainConfig(dataset=dataset), data=DataConfig(**data))
-    return read_splits(config, tokenizer)
+    splits = read_splits(config, tokenizer)
+    return splits.rows, splits.val_rows
 
 
 @pytest.fixture

@@ -1,0 +1,126 @@
+"""A whole split as its check sees it: what its ids mean, where its labels end.
+
+Legend: R rows, T positions of all rows.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from ftrecipes.config.sections import DataConfig
+from ftrecipes.data.findings import Finding, ShownToken, finding
+from ftrecipes.data.rows import IGNORED, TokenRows
+
+AROUND = 6
+"""Tokens that are shown on either side."""
+BYTE = re.compile("<0x[0-9A-F]{2}>")
+
+
+@dataclass(frozen=True)
+class Split:
+    """A split, and what its ids mean."""
+
+    rows: TokenRows
+    tokenizer: PreTrainedTokenizerBase
+    data: DataConfig
+    context_length: int
+    kind: str
+    """chat, text or tokens."""
+
+    @cached_property
+    def is_trained(self) -> np.ndarray:
+        """bool [T]"""
+        return self.rows.labels != IGNORED
+
+    @cached_property
+    def lasts(self) -> np.ndarray:
+        """int64 [R]: the last position of each row."""
+        return self.rows.offsets[1:] - 1
+
+    @cached_property
+    def ends(self) -> np.ndarray:
+        """int64: the last position of each stretch of labels."""
+        goes_on = np.zeros_like(self.is_trained)
+        goes_on[:-1] = self.is_trained[1:]
+        goes_on[self.lasts] = False
+        return np.flatnonzero(self.is_trained & ~goes_on)
+
+    @cached_property
+    def last_ends(self) -> np.ndarray:
+        """int64: the last of them in each row that has some."""
+        of_row = self.row_of(self.ends)
+        return self.ends[np.append(of_row[1:] != of_row[:-1], True)[: len(of_row)]]
+
+    @cached_property
+    def is_mark(self) -> np.ndarray:
+        """bool [highest id + 1]: whether an id is one of a template's marks."""
+        marks = list(marks_of(self.tokenizer).values())
+        found = np.zeros(max(int(self.rows.input_ids.max()), *marks, 0) + 1, dtype=bool)
+        found[marks] = True
+        return found
+
+    @cached_property
+    def end_ids(self) -> np.ndarray:
+        """The end token, and marks that end a row's last stretch of labels."""
+        found = np.unique(self.rows.input_ids[self.last_ends])
+        return np.union1d(found[self.is_mark[found]], known_ids(self.tokenizer.eos_token_id))
+
+    @cached_property
+    def is_long(self) -> np.ndarray:
+        """bool [R]: the row was cut."""
+        long = self.rows.intake.long
+        at_limit = self.rows.lengths >= self.context_length
+        found = np.zeros(len(self.rows), dtype=bool)
+        for row in np.flatnonzero(at_limit) if long else ():
+            found[row] = self.rows.sources[row] in long
+        return found
+
+    def row_of(self, positions: np.ndarray) -> np.ndarray:
+        """int64: the row that each position is in."""
+        return np.searchsorted(self.rows.offsets, positions, side="right") - 1
+
+    def found(self, code: str, text: str, positions: np.ndarray, **more: str) -> Finding:
+        """A finding about these positions, shown at the first of them; `text` has {rows}."""
+        row = int(self.row_of(positions[:1])[0])
+        count = len(np.unique(self.row_of(positions)))
+        return finding(
+            code,
+            text.replace("{rows}", f"{count} of {len(self.rows)} rows"),
+            source=self.rows.sources[row],
+            tokens=self.around(int(positions[0])),
+            **more,
+        )
+
+    def around(self, position: int) -> tuple[ShownToken, ...]:
+        """The tokens of its row about a position."""
+        row = int(self.row_of(np.array([position]))[0])
+        start = max(position - AROUND, int(self.rows.offsets[row]))
+        end = min(position + AROUND + 1, int(self.rows.offsets[row + 1]))
+        texts = [self.tokenizer.decode([token]) for token in self.rows.input_ids[start:end]]
+        return tuple(
+            ShownToken(text, bool(trained))
+            for text, trained in zip(texts, self.is_trained[start:end], strict=True)
+        )
+
+    def word(self, token: int) -> str:
+        """A token as it is written."""
+        return self.tokenizer.convert_ids_to_tokens(int(token))
+
+
+def marks_of(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
+    """Tokens that may be marks of a template: those added to the vocabulary, and their ids.
+
+    Some vocabularies have bytes, blanks and line ends among these (Gemma's).
+    """
+    return {
+        text: token
+        for text, token in tokenizer.added_tokens_encoder.items()
+        if text.strip(" \n\t\u2581") and not BYTE.fullmatch(text)
+    }
+
+
+def known_ids(token: int | None) -> list[int]:
+    return [] if token is None else [token]
