@@ -7,17 +7,17 @@ import pytest
 
 from ftrecipes.config import docs
 from ftrecipes.config.flags import flags_of
-from ftrecipes.config.help import field_doc, help_text, section_doc
+from ftrecipes.config.help import CONFIGS, field_doc, help_text, section_doc
 from ftrecipes.config.legacy import FATES
 from ftrecipes.config.parse import parse_words
-from ftrecipes.config.schema import GenerateConfig, RunConfig
+from ftrecipes.config.schema import GenerateConfig, PreviewConfig, RunConfig
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.parametrize("command", ["finetune", "config", "generate"])
+@pytest.mark.parametrize("command", CONFIGS)
 def test_help_has_every_flag_with_its_meaning(command):
-    config_class = GenerateConfig if command == "generate" else RunConfig
+    config_class = CONFIGS[command]
     text = help_text(command)
     assert text.isascii()
     assert max(map(len, text.splitlines())) <= 100
@@ -34,14 +34,14 @@ def test_help_begins_with_commands_to_copy():
     assert "--config" not in help_text("generate")
 
 
-@pytest.mark.parametrize("command", ["finetune", "config", "generate"])
+@pytest.mark.parametrize("command", CONFIGS)
 def test_the_commands_at_the_head_of_a_help_are_right(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("out").mkdir()
     for name in ("train.jsonl", "out/adapter_config.json"):
         Path(name).write_text("{}")
     Path("out/run.yaml").write_text("model_name: m\ndataset: o/d\noutput_dir: other\n")
-    into = GenerateConfig if command == "generate" else RunConfig
+    into = CONFIGS[command]
     for line in commands_of(command):
         words = shlex.split(line)
         assert words[:2] == ["ftrecipes", command]
@@ -55,7 +55,7 @@ def commands_of(command: str) -> list[str]:
 
 
 def test_every_field_and_section_has_a_doc_literal():
-    for config_class in (RunConfig, GenerateConfig):
+    for config_class in (RunConfig, PreviewConfig, GenerateConfig):
         for flag in flags_of(config_class).values():
             assert field_doc(config_class, flag).endswith((".", ".)"))
             assert section_doc(config_class, flag.section)
