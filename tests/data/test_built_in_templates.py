@@ -152,3 +152,9 @@ def test_a_template_that_refuses_the_trial_is_kept_for_the_rows_to_judge(tmp_pat
 def test_dialogs_without_a_template_are_told_of_those_that_are_there():
     with pytest.raises(DataError, match=r"--data.chat_template alpaca or chatml or .*FILE.jinja"):
         tokenize([chat("Hi", "Yo")], build_tokenizer("none"))
+
+
+def test_the_documentation_names_each_of_them():
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+    section = page.partition("## Chat templates\n")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)`", section, re.MULTILINE) == list(BUILT_IN)

@@ -1,6 +1,7 @@
 """The check of template and rows: each kind of finding has a fault here that shows it."""
 
 import re
+from pathlib import Path
 
 import pytest
 from tokenizers.processors import TemplateProcessing
@@ -219,3 +220,13 @@ def test_a_fault_is_found_and_told(code):
     assert found.told.endswith(f"do: {KINDS[code].mend}")
     if found.severity != "info":
         assert found.source == f"rows row {len(rows)}"
+
+
+def test_the_table_in_the_documentation_is_that_of_the_code():
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+    section = page.partition("## The check of template and rows\n")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| `")]
+    assert rows == [
+        f"| `{code}` | {kind.severity} | {kind.means} | {kind.mend} |"
+        for code, kind in KINDS.items()
+    ]
