@@ -1,5 +1,7 @@
 """A04: what is saved does not tell whether it was checkpointed, and loads either way."""
 
+from dataclasses import replace
+
 import peft
 import pytest
 import torch
@@ -9,8 +11,11 @@ from transformers import AutoModelForCausalLM
 from ftrecipes.checkpoint.adapter import WEIGHTS, save_adapter, verify_adapter
 from ftrecipes.checkpoint.full import save_full, verify_full
 from ftrecipes.config.schema import LoraConfig, RunConfig, TrainConfig
+from ftrecipes.config.sections import ActivationCheckpointingConfig
+from ftrecipes.config.targets import read_target
 from ftrecipes.model.adapters import add_adapters
 from ftrecipes.model.initial import initialise_adapter
+from ftrecipes.train.recomputing import recompute_as_asked
 from tests import reference, tiny_models
 from tests.checkpoint.alone import ALONE
 from tests.model.adapting import FLOAT32, moved
@@ -59,6 +64,24 @@ def test_an_adapter_loads_with_checkpointing_and_without(way, tmp_path):
     strict = peft.PeftModel.from_pretrained(base, tmp_path / "again", is_trainable=True)
     assert loss_of(strict) == loss
     assert loss_of(adapter_of()) != pytest.approx(loss_of(tiny_models.build("llama")), rel=1e-3)
+
+
+@pytest.mark.parametrize("settings", [{"init_lora_weights": "pissa"}, {"use_dora": True}, {}])
+def test_an_adapter_whose_layers_are_checkpointed_themselves(settings, tmp_path):
+    config = RunConfig(train=TrainConfig(model_name="base", use_peft=True), lora=LoraConfig(r=4))
+    config = replace(config, lora=replace(config.lora, **settings))
+    target = ActivationCheckpointingConfig("full", read_target("LoraLayer"))
+    for checkpointed in (False, True):
+        model = moved(add_adapters(tiny_models.build("llama"), config, FLOAT32))
+        if checkpointed:
+            asked = replace(config, activation_checkpointing=target)
+            recompute_as_asked(asked, model, torch.device("cpu"))
+        folder = tmp_path / str(checkpointed)
+        folder.mkdir()
+        save_adapter(model, folder, base_name="base", **ALONE)
+        verify_adapter(model, folder, **ALONE)
+    saved = [(tmp_path / str(made) / WEIGHTS).read_bytes() for made in (False, True)]
+    assert saved[0] == saved[1]
 
 
 @pytest.mark.parametrize("way", WITH_ADAPTER)

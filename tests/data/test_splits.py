@@ -11,8 +11,9 @@ from ftrecipes.config.errors import DataError
 from ftrecipes.config.schema import RunConfig, TrainConfig
 from ftrecipes.config.sections import DataConfig
 from ftrecipes.data.loader import Loader
+from ftrecipes.data.raws import cut_fraction
 from ftrecipes.data.rows import RawRows, collect_rows
-from ftrecipes.data.splits import cut_fraction, read_splits
+from ftrecipes.data.splits import read_splits
 from tests.tiny_tokenizers import build_tokenizer
 
 TOKENIZER = build_tokenizer("none")

@@ -74,3 +74,5 @@ def test_the_trained_share_counts_packed_weights_at_their_number(tmp_path):
 def test_canonical_names():
     name = "_orig_mod.model.layers.0._checkpoint_wrapped_module.mlp._fsdp_wrapped_module.up.weight"
     assert canonical_name(name) == "model.layers.0.mlp.up.weight"
+    assert canonical_name("layers.0.up._checkpoint_wrapped_module") == "layers.0.up"
+    assert canonical_name("layers.0.up.") == "layers.0.up."

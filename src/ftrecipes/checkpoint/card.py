@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from ftrecipes.config.adapter_folder import method_of
 from ftrecipes.config.flags import asked, flags_of, value_of
+from ftrecipes.config.mixing import dataset_words
 from ftrecipes.config.schema import RunConfig
 
 
@@ -30,7 +31,10 @@ def model_card(
         for name in flags_of(RunConfig)
         if asked(config, name) and config.origins.get(name) != "default"
     ]
-    flags = "".join(f"    --{name} {value_of(config, name)}\n" for name in given)
+    values = {name: value_of(config, name) for name in given}
+    if "dataset" in values:
+        values["dataset"] = dataset_words(config)
+    flags = "".join(f"    --{name} {value}\n" for name, value in values.items())
     measures = [*_scores(state), ("processes", f"{processes}")]
     scores = "".join(f"| {name} | {value} |\n" for name, value in measures)
     return (
@@ -41,7 +45,7 @@ def model_card(
         "tags: [ftrecipes]\n"
         "---\n\n"
         f"# {name}, fine-tuned\n\n"
-        f"Trained with ftrecipes on `{config.train.dataset}` ({method}).\n\n"
+        f"Trained with ftrecipes on `{dataset_words(config)}` ({method}).\n\n"
         f"| measure | value |\n|---|---|\n{scores}\n"
         "The flags that were given; `run.yaml` has every setting, `metrics.jsonl` every step:\n\n"
         f"{flags}"

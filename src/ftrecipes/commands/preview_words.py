@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from ftrecipes.config.mixing import is_mix, sets_of
 from ftrecipes.config.schema import PreviewConfig
 from ftrecipes.data.preview import Preview
 from ftrecipes.data.preview_notices import Notice
@@ -22,6 +23,8 @@ def _visible(char: str) -> str:
 
 def data_name(config: PreviewConfig) -> str:
     """What the rows are read from, as the person gave it."""
+    if is_mix(config):
+        return ", ".join(one.name for one in sets_of(config))
     return config.custom_dataset.file or config.data.train_file or config.train.dataset
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from ftrecipes.config.check_data import check_data
 from ftrecipes.config.check_fsdp import check_fsdp
+from ftrecipes.config.check_mix import check_mix
 from ftrecipes.config.check_paths import check_paths
 from ftrecipes.config.check_preview import check_preview
 from ftrecipes.config.check_recomputing import check_recomputing
@@ -85,6 +86,7 @@ def check(config: RunConfig, broken: Collection[str] = (), *, writes: bool = Tru
         *check_recomputing(config),
         *_loop(config),
         *check_data(config),
+        *check_mix(config),
         *check_tracking(config),
         *precision_faults(config),
         *check_paths(config),

@@ -10,6 +10,7 @@ from ftrecipes.config.data_files import DATA_SUFFIXES
 from ftrecipes.config.faults import Fault, idle, shown
 from ftrecipes.config.flags import asked, asked_in, asked_of
 from ftrecipes.config.later import LATER_DATASETS
+from ftrecipes.config.mixing import is_mix, sets_of
 from ftrecipes.config.names import close
 from ftrecipes.config.schema import RunConfig
 
@@ -17,9 +18,22 @@ SPLITS = ("data.train_split", "data.val_split")
 
 
 def check_data(config: RunConfig) -> Iterator[Fault]:
-    """Faults of the settings that say which rows are read."""
-    dataset = config.train.dataset
-    if dataset == CUSTOM:
+    """Faults of the settings that say which rows are read; check_mix.py has those of several."""
+    if all(one.name != CUSTOM for one in sets_of(config)):
+        options = [f"{CUSTOM}.{name}" for name in config.custom_dataset.options]
+        names = [*asked_in(config, CUSTOM), *options]
+        if names:
+            yield idle(names, f"it needs --dataset {CUSTOM}", "dataset")
+    yield from _template(config.data.chat_template)
+    if not is_mix(config):
+        yield from check_set(config)
+    if config.train.batching_strategy != "padding" and asked(config, "data.shuffle"):
+        yield idle(["data.shuffle"], "it is for --batching_strategy padding", "batching_strategy")
+
+
+def check_set(config: RunConfig) -> Iterator[Fault]:
+    """Faults of the settings for the one data set of `config`."""
+    if config.train.dataset == CUSTOM:
         names = asked_of(config, (*SPLITS, "data.val_file", "data.val_fraction"))
         if names:
             yield idle(names, "the custom data set makes both splits", "dataset")
@@ -27,18 +41,10 @@ def check_data(config: RunConfig) -> Iterator[Fault]:
             what, expected = "needs --custom_dataset.file", "a Python file, or file.py:function"
             flags = ("custom_dataset.file",)
             yield Fault(f"--dataset {CUSTOM}: {what}", expected=expected, flags=flags)
-    else:
-        options = [f"{CUSTOM}.{name}" for name in config.custom_dataset.options]
-        names = [*asked_in(config, CUSTOM), *options]
-        if names:
-            yield idle(names, f"it needs --dataset {CUSTOM}", "dataset")
     yield from _columns(config)
-    yield from _template(config.data.chat_template)
     yield from _train_on(config)
     yield from _named(config)
     yield from _validation(config)
-    if config.train.batching_strategy != "padding" and asked(config, "data.shuffle"):
-        yield idle(["data.shuffle"], "it is for --batching_strategy padding", "batching_strategy")
 
 
 def _columns(config: RunConfig) -> Iterator[Fault]:

@@ -14,6 +14,7 @@ from ftrecipes.config.check_files import absent, data_files
 from ftrecipes.config.data_files import DATA_SUFFIXES, find_data_files
 from ftrecipes.config.faults import Fault
 from ftrecipes.config.flags import value_of
+from ftrecipes.config.mixing import FILES, sets_of
 from ftrecipes.config.run_files import BEST, RUN_RECORD, TRAINED, WRITTEN
 from ftrecipes.config.schema import GenerateConfig, RunConfig
 
@@ -79,9 +80,12 @@ def _adapter(config: GenerateConfig) -> Iterator[Fault]:
 
 
 def _training_data(config: RunConfig) -> Iterator[Fault]:
-    dataset = config.train.dataset
-    if dataset and dataset not in (CUSTOM, *NAMED_SETS) and is_path(dataset, DATA_SUFFIXES):
-        yield from data_files("dataset", dataset)
+    for one in sets_of(config):
+        name = one.name
+        if name and name not in (CUSTOM, *NAMED_SETS) and is_path(name, DATA_SUFFIXES):
+            yield from data_files("dataset", name)
+        for key in FILES:
+            yield from data_files("dataset", one.own.get(key))
 
 
 def _custom_file(config: RunConfig) -> Iterator[Fault]:
@@ -144,13 +148,14 @@ def _in_the_way(config: RunConfig, folder: Path) -> Iterator[Fault]:
         if value and any(_same(str(path), value) for path in (folder, folder / BEST)):
             what = f"{label}: this is the folder of --{name}"
             yield Fault(what, do="choose another folder", flags=("output_dir", name))
-    inputs = {
-        "dataset": train.dataset,
-        "data.train_file": config.data.train_file,
-        "data.val_file": config.data.val_file,
-        "data.chat_template": config.data.chat_template,
-    }
-    for name, value in inputs.items():
+    inputs = [
+        ("data.train_file", config.data.train_file),
+        ("data.val_file", config.data.val_file),
+        ("data.chat_template", config.data.chat_template),
+    ]
+    for one in sets_of(config):
+        inputs += [("dataset", file) for file in (one.name, *map(one.own.get, FILES))]
+    for name, value in inputs:
         yield from _overwritten(name, value or "", folder)
     if train.overwrite_output_dir or not os.path.isdir(folder):
         return

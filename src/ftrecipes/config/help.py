@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args, get_origin
 from ftrecipes.config import adapter_sections, schema, sections
 from ftrecipes.config.flags import Flag, flags_of
 from ftrecipes.config.schema import GenerateConfig, PreviewConfig, RunConfig
+from ftrecipes.config.sections import Dataset
 from ftrecipes.config.targets import Target
 
 WIDTH = 100
@@ -95,6 +96,8 @@ def type_text(kind: Any) -> str:
     """What a flag takes, in one word: its choices, or the kind of its value."""
     if kind is Target:
         return "NAME,...|JSON"
+    if kind is Dataset:
+        return "NAME[:WEIGHT],..."
     if get_origin(kind) is Literal:
         return "|".join(get_args(kind))
     if get_origin(kind) is list:

@@ -19,6 +19,7 @@ from ftrecipes.config.sections import (
     ActivationCheckpointingConfig,
     CustomDatasetConfig,
     DataConfig,
+    Dataset,
     Dtype,
     FsdpConfig,
     QuantizationConfig,
@@ -38,10 +39,12 @@ class TrainConfig:
     """Tokenizer to use instead of the model's own: a hub id or a folder."""
     trust_remote_code: bool = False
     """Allow Python code shipped with the model or tokenizer to run on this machine."""
-    dataset: str = ""
+    dataset: Dataset = ""
     """Training data: a .jsonl, .json, .csv, .parquet or .txt file, a folder or a glob of such
-    files, a hub id, `samsum_dataset`, `alpaca_dataset`, `grammar_dataset` or `custom_dataset`.
-    Required."""
+    files, a hub id, `samsum_dataset`, `alpaca_dataset`, `grammar_dataset` or `custom_dataset`; or
+    several with commas between them, each with its share of the rows that are drawn behind a colon
+    (`a.jsonl:0.7,b.jsonl:0.3`) or all without; or a list of sets with settings of their own
+    (docs/data.md). Required."""
     output_dir: str = ""
     """Folder that receives the trained weights, logs and settings. Required."""
     overwrite_output_dir: bool = False

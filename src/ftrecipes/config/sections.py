@@ -4,11 +4,13 @@ Those of adapters are in config/adapter_sections.py.
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, NewType
 
 from ftrecipes.config.targets import Target
 
 NO_FLAG = {"flag": False}  # metadata of a field that no flag sets by its name
+# The name of the one set, or sets as mappings; config/mixing.py has what they mean.
+Dataset = NewType("Dataset", Any)
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ftrecipes.config.argv import BARE
+from ftrecipes.config.dataset_text import read_dataset
 from ftrecipes.config.entries import items
 from ftrecipes.config.faults import Fault, shown
 from ftrecipes.config.flags import flags_of
@@ -19,7 +20,6 @@ from ftrecipes.config.words import Words, words_of
 PATH_FLAGS = (
     "model_name",
     "tokenizer_name",
-    "dataset",
     "output_dir",
     "data.train_file",
     "data.val_file",
@@ -103,8 +103,9 @@ class Source:
         if words:
             self._read_words(words, canonical, name, value=value)
             return
-        if name == "tracking":
-            self._read_tracking(value)
+        readers = {"tracking": self._read_tracking, "dataset": self._read_dataset}
+        if name in readers:
+            readers[name](value)
             return
         if str(value).lower() in LATER_VALUES.get(canonical, ()):
             self.fault(f"this value is {REFUSALS['later']}", name, got=value, flag=canonical)
@@ -135,6 +136,14 @@ class Source:
             return
         for flag, result in settings.items():
             self._put(flag, name, result)
+
+    def _read_dataset(self, value: object) -> None:
+        """One set or several; the sets that could be read are checked with the rest."""
+        result, told = read_dataset(value)
+        flag = "" if result else "dataset"
+        for what, got, expected, do in told:
+            self.fault(what, "dataset", got=got, expected=expected, do=do, flag=flag)
+        self._put("dataset", "dataset", result)
 
     def _read_fsdp_file(self, value: object) -> None:
         """The path of a file of FSDP's settings; parse.py reads it."""

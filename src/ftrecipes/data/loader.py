@@ -6,6 +6,7 @@ from typing import Literal
 import numpy as np
 import torch
 
+from ftrecipes.data.mix import draw_rows, has_weights, interleave
 from ftrecipes.data.packing import RowIds, cut, group, pack, share_evenly
 from ftrecipes.data.rows import IGNORED, MicroBatch, TokenRows, Totals
 
@@ -19,6 +20,9 @@ class Loader:
     flattened. A step is `accumulation` micro-batches on each of `world_size` ranks; the last one of
     an epoch may be smaller. With `plain`, the rows of a step depend on the product of these three
     alone. Rows without a token to train on are in no micro-batch.
+
+    An epoch has every other row once; of sets with weights as many of each as mix.py draws, some
+    of them several times.
 
     Nothing is kept between calls, and nothing is asked of other ranks: each plans for all of them.
     All ranks have the same number of micro-batches in a step; when rows are few some hold none.
@@ -48,13 +52,17 @@ class Loader:
         return batches[self.rank :: self.world_size]
 
     def world_plan(self, epoch: int) -> list[list[RowIds]]:
-        """For each step, the micro-batches of all ranks as row ids; each row is in one, once.
+        """For each step, the micro-batches of all ranks as row ids; each row drawn is in one.
 
         Rank r has those at r, r + `world_size`, ... (see `own`).
         """
         # MT19937's legacy stream is frozen by NumPy (NEP 19): a run can be resumed by a later one.
         random = np.random.RandomState([self.seed % 2**32, epoch])
-        order = random.permutation(self._trained()).tolist()
+        if has_weights(self.rows):
+            drawn = draw_rows(self.rows, seed=self.seed, epoch=epoch)
+            order = interleave(drawn, random)
+        else:
+            order = random.permutation(self._trained()).tolist()
         batches = self._batches(order)
         if self.shuffle != "plain":  # those of `plain` are in random order, and stay as they came
             batches = [batches[index] for index in random.permutation(len(batches))]

@@ -14,7 +14,6 @@ from ftrecipes.config.errors import ConfigError, DataError
 from ftrecipes.config.faults import shown
 from ftrecipes.config.names import close
 from ftrecipes.config.schema import RunConfig
-from ftrecipes.data.cache import tokenize_cached
 from ftrecipes.data.loader import Loader
 from ftrecipes.data.preview_notices import (
     SEVERITIES,
@@ -25,8 +24,9 @@ from ftrecipes.data.preview_notices import (
 )
 from ftrecipes.data.preview_rows import PreviewRow, RowViewer
 from ftrecipes.data.preview_totals import Packing, Pair, SplitTotals, count, count_batches, leaks
+from ftrecipes.data.raws import load_raws
 from ftrecipes.data.rows import RawRows, TokenRows
-from ftrecipes.data.splits import load_raws
+from ftrecipes.data.sets import tokenize_split
 
 SEARCHED = 20_000
 """Names that a misspelt one is compared with."""
@@ -173,7 +173,7 @@ def _tokenize(
     """
     data, length = config.data, {"context_length": config.train.context_length}
     try:
-        return tokenize_cached(raw, tokenizer, data=data, **length), None
+        return tokenize_split(raw, tokenizer, data=data, **length), None
     except DataError as error:
         refusal = error
     truncation = "right" if data.truncation == "error" else data.truncation
@@ -181,6 +181,6 @@ def _tokenize(
     if lenient == data:
         raise refusal
     try:
-        return tokenize_cached(raw, tokenizer, data=lenient, **length), refusal
+        return tokenize_split(raw, tokenizer, data=lenient, **length), refusal
     except DataError:
         raise refusal from None

@@ -10,10 +10,10 @@ from transformers import PreTrainedTokenizerBase
 
 from ftrecipes.config.sections import DataConfig
 from ftrecipes.data.encode import Encoder
-from ftrecipes.data.formats import choose_reader
 from ftrecipes.data.kinds import TokenRow
 from ftrecipes.data.loader import Loader
 from ftrecipes.data.rows import IGNORED, RawRows, RowFault, TokenRows
+from ftrecipes.data.sets import row_reader
 from ftrecipes.data.speakers import GIVEN, TEMPLATE, speakers
 from ftrecipes.data.token_texts import TokenTexts
 
@@ -115,7 +115,7 @@ class RowViewer:
         self._tokenizer = tokenizer
         self._texts = TokenTexts(tokenizer)
         self._encoder = Encoder(tokenizer, train_on=data.train_on)
-        self._read = raw.reader or choose_reader(raw, tokenizer, data)
+        self._read = row_reader(raw, tokenizer, data)
         self._special = set(tokenizer.added_tokens_decoder)
         self._numbers = {source: number for number, source in enumerate(raw.sources, start=1)}
         steps = loader.world_plan(0)
@@ -193,9 +193,7 @@ class RowViewer:
         That may be: a template that writes the time, a tokenizer with code of its own.
         """
         try:
-            full, said = speakers(
-                self._read(self._raw.rows[number - 1]), self._tokenizer, self._encoder
-            )
+            full, said = speakers(self._read(number - 1), self._tokenizer, self._encoder)
         except RowFault:
             return None
         length, whole = len(stored.input_ids), len(full.input_ids)

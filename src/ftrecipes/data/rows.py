@@ -33,6 +33,8 @@ class RawRows:
     """Reads a row of a named data set (see kinds.Row); None = the columns tell how."""
     fingerprint: str | None = None
     """Changes with the content; None = it can not be told, so nothing of it is cached."""
+    parts: "tuple[RawSet, ...]" = ()
+    """The data sets that the rows are of, one behind another, where `--dataset` lists them."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -43,6 +45,18 @@ class RawRows:
         rows = [self.rows[i] for i in indices] if is_list else self.rows.select(indices)
         sources = [self.sources[i] for i in indices]
         return replace(self, rows=rows, sources=sources, fingerprint=fingerprint)
+
+
+@dataclass(frozen=True)
+class RawSet:
+    """One data set of several."""
+
+    name: str
+    raw: RawRows
+    weight: float | None = None
+    """Share of the rows that are drawn, over the sum of all; None = each row once."""
+    own: Mapping[str, object] = field(default_factory=dict)
+    """Settings of DataConfig that are not those of the other sets."""
 
 
 def collect_rows(
@@ -74,6 +88,17 @@ class Intake:
 
 
 @dataclass(frozen=True)
+class RowSet:
+    """The rows of one data set of several, in a split."""
+
+    name: str
+    num_rows: int
+    weight: float | None = None
+    """As in RawSet."""
+    intake: Intake = field(default_factory=Intake)
+
+
+@dataclass(frozen=True)
 class TokenRows:
     """All rows of a split, one after another."""
 
@@ -89,6 +114,8 @@ class TokenRows:
     """What a person should know: rows cut, dropped or without a trained token."""
     intake: Intake = field(default_factory=Intake)
     """What they were before; without counts where the rows were made in another way."""
+    sets: tuple[RowSet, ...] = ()
+    """The data sets that the rows are of, one behind another, where there are several."""
 
     def __len__(self) -> int:
         return len(self.sources)

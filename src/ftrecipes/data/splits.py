@@ -8,15 +8,14 @@ from transformers import PreTrainedTokenizerBase
 
 from ftrecipes.config.errors import DataError
 from ftrecipes.config.schema import RunConfig
-from ftrecipes.data.cache import tokenize_cached
-from ftrecipes.data.doctor import examine, tell, verdict
+from ftrecipes.config.sections import DataConfig
+from ftrecipes.data.doctor import ORDER, examine, tell, verdict
 from ftrecipes.data.findings import Finding
+from ftrecipes.data.mix import OFTEN, describe_draws, often_drawn
+from ftrecipes.data.raws import load_raws
 from ftrecipes.data.rows import RawRows, TokenRows
-from ftrecipes.data.sources import load_split
+from ftrecipes.data.sets import parts_of, tokenize_split
 from ftrecipes.runtime import log
-
-FRACTION_SEED = 42
-"""Its own, so that the same data give the same validation rows whatever `--seed` is."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ def read_splits(config: RunConfig, tokenizer: PreTrainedTokenizerBase) -> Splits
     raws = load_raws(config, tokenizer, faults=faults)
     for split, raw in raws.items():
         try:
-            found[split] = tokenize_cached(
+            found[split] = tokenize_split(
                 raw, tokenizer, data=config.data, context_length=config.train.context_length
             )
         except DataError as fault:
@@ -48,12 +47,30 @@ def read_splits(config: RunConfig, tokenizer: PreTrainedTokenizerBase) -> Splits
         # Two parts of one file may have the same fault.
         raise DataError("\n\n".join(dict.fromkeys(map(str, faults)))) from faults[0]
     _report_absent(config.train.new_tokens, tokenizer, found["train"])
-    findings = examine(
+    findings = examine_sets(
         *(raws["train"], found["train"], tokenizer),
         data=config.data,
         context_length=config.train.context_length,
     )
     return Splits(found["train"], found.get("validation"), findings)
+
+
+def examine_sets(
+    raw: RawRows,
+    rows: TokenRows,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    data: DataConfig,
+    context_length: int,
+) -> list[Finding]:
+    """What there is to say of each data set of a split, the heaviest first."""
+    found = [
+        one
+        for its_raw, its_rows, own in parts_of(raw, rows, data)
+        for one in examine(its_raw, its_rows, tokenizer, data=own, context_length=context_length)
+    ]
+    # What is about the tokenizer alone is found with each set.
+    return sorted(dict.fromkeys(found), key=lambda one: ORDER.index(one.severity))
 
 
 def report_splits(config: RunConfig, splits: Splits) -> None:
@@ -62,6 +79,7 @@ def report_splits(config: RunConfig, splits: Splits) -> None:
     Raises DataError for what must be mended first, and when there is nothing to stop early by.
     """
     _report("train", splits.rows)
+    _report_sets(splits.rows, seed=config.train.seed)
     if splits.val_rows is None:
         _report_no_validation(config)
     else:
@@ -79,6 +97,17 @@ def _report(split: str, rows: TokenRows) -> None:
     )
     for line in rows.report:
         log.warning(f"{split}: {line}")
+
+
+def _report_sets(rows: TokenRows, *, seed: int) -> None:
+    for line in describe_draws(rows, seed=seed):
+        log.info(f"train: {line}")
+    often = often_drawn(rows)
+    if often:
+        log.warning(
+            f"train: each row of {', '.join(often)} is trained {OFTEN} times an epoch or more: the "
+            "model may learn them by heart (lower the weight, or give more rows)"
+        )
 
 
 def _report_no_validation(config: RunConfig) -> None:
@@ -106,50 +135,3 @@ def _report_absent(
             f"no row holds {', '.join(absent)}: the model will not learn what is not there "
             "(--new_tokens)"
         )
-
-
-def load_raws(
-    config: RunConfig, tokenizer: PreTrainedTokenizerBase, *, faults: list[DataError]
-) -> dict[str, RawRows]:
-    """The raw rows of each split that there is, by name; what goes wrong is added to `faults`."""
-    fraction = config.data.val_fraction
-    raws: dict[str, RawRows | None] = {}
-    for split in ("train",) if fraction else ("train", "validation"):
-        try:
-            raws[split] = load_split(config, tokenizer, split)
-        except DataError as fault:
-            faults.append(fault)
-    if fraction and not faults:
-        raws["train"], raws["validation"] = cut_fraction(raws["train"], fraction)
-        raws["validation"] = raws["validation"] if config.train.run_validation else None
-    found = {split: raw for split, raw in raws.items() if raw is not None}
-    prints = [raw.fingerprint for raw in found.values()]
-    if len(prints) == 2 and prints[0] == prints[1] and prints[0] is not None:
-        log.warning(
-            f"the validation rows ({found['validation'].name}) are the training rows: evaluation "
-            "will not tell how the model does on others (--data.val_fraction sets some aside)"
-        )
-    return found
-
-
-def cut_fraction(raw: RawRows, fraction: float) -> tuple[RawRows, RawRows]:
-    """Training and validation rows: `fraction` of `raw`, rounded down, is for validation.
-
-    Which rows depends on their number and `fraction` alone; both parts keep the order. Raises
-    DataError when that is not one row.
-    """
-    count = int(len(raw) * fraction + 1e-9)
-    if count == 0 and len(raw):
-        raise DataError(
-            f"--data.val_fraction {fraction} of the {len(raw)} rows of {raw.name} is not one row.\n"
-            "  expected: one row or more to evaluate on\n"
-            "  do: take a larger share, or leave it out"
-        )
-    # MT19937's legacy stream is frozen by NumPy (NEP 19).
-    drawn = set(np.random.RandomState(FRACTION_SEED).permutation(len(raw))[:count].tolist())
-    parts = []
-    for part in ("train", "validation"):
-        chosen = [index for index in range(len(raw)) if (index in drawn) == (part != "train")]
-        fingerprint = raw.fingerprint and f"{raw.fingerprint} {part} {fraction}"
-        parts.append(raw.pick(chosen, fingerprint=fingerprint))
-    return parts[0], parts[1]

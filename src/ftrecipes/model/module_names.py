@@ -10,7 +10,7 @@ from transformers.pytorch_utils import Conv1D
 from ftrecipes.config.errors import ModelError
 from ftrecipes.model.forward import decoder_of
 
-_WRAPPERS = re.compile(r"(_checkpoint_wrapped_module|_orig_mod|_fsdp_wrapped_module)\.")
+_WRAPPERS = ("_checkpoint_wrapped_module", "_orig_mod", "_fsdp_wrapped_module")
 _PLAIN_NAME = re.compile(r"[\w.-]+")
 # How PEFT reads the names it is given; what it does not find so, it leaves out in silence.
 NAME = r"(?:.*\.)?{}"  # the name itself, or its end after a dot
@@ -19,8 +19,9 @@ WHOLE = "{}"  # a pattern of the whole name
 
 
 def canonical_name(name: str) -> str:
-    """A parameter's name without what checkpointing, compiling and sharding put into it."""
-    return _WRAPPERS.sub("", name)
+    """The name of a parameter or a module without what checkpointing, compiling and sharding put
+    into it, and behind it where the module itself is wrapped."""
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 
 def name_for_peft(name: str) -> str:

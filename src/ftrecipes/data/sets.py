@@ -1,0 +1,179 @@
+"""Several data sets become one split: each read and tokenised as if it were alone, then joined."""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from ftrecipes.config.errors import DataError
+from ftrecipes.config.mixing import DataSet
+from ftrecipes.config.sections import DataConfig
+from ftrecipes.data.cache import tokenize_cached
+from ftrecipes.data.formats import choose_reader
+from ftrecipes.data.kinds import Row
+from ftrecipes.data.rows import Intake, RawRows, RawSet, RowSet, TokenRows
+
+CAP_SEED = 43
+"""Its own, so that a cap takes the same rows whatever `--seed` is."""
+
+
+def cap_rows(raw: RawRows, max_rows: int | None) -> RawRows:
+    """At most `max_rows` rows, drawn, in their order; which ones depends on the numbers alone."""
+    if max_rows is None or len(raw) <= max_rows:
+        return raw
+    # MT19937's legacy stream is frozen by NumPy (NEP 19). A smaller cap takes some of the same.
+    drawn = np.random.RandomState(CAP_SEED).permutation(len(raw))[:max_rows]
+    fingerprint = raw.fingerprint and f"{raw.fingerprint} max_rows {max_rows}"
+    return raw.pick(sorted(drawn.tolist()), fingerprint=fingerprint)
+
+
+def name_apart(
+    sets: Sequence[DataSet], raws: Sequence[Mapping[str, RawRows]]
+) -> list[Mapping[str, RawRows]]:
+    """The splits of each set, with rows named by the path of the set where two have files alike."""
+    names = [
+        {source.rsplit(" ", 2)[0] for raw in own.values() for source in raw.sources} for own in raws
+    ]
+    apart = []
+    for at, (one, own) in enumerate(zip(sets, raws, strict=True)):
+        others = set().union(*names[:at], *names[at + 1 :])
+        if names[at].isdisjoint(others):
+            apart.append(own)
+        else:
+            apart.append({split: _under(one.name, raw) for split, raw in own.items()})
+    return apart
+
+
+def join_raws(found: Sequence[tuple[DataSet, RawRows]]) -> RawRows:
+    """The rows of all sets, one set behind another."""
+    raws = [raw for _, raw in found]
+    prints = [f"{raw.name} {raw.fingerprint}" for raw in raws if raw.fingerprint]
+    return RawRows(
+        rows=_Chain([raw.rows for raw in raws]),
+        columns=list(dict.fromkeys(column for raw in raws for column in raw.columns)),
+        name=", ".join(raw.name for raw in raws),
+        sources=[source for raw in raws for source in raw.sources],
+        fingerprint="\n".join(prints) if len(prints) == len(raws) else None,
+        parts=tuple(
+            RawSet(one.name, raw, one.weight, one.own)
+            for (one, _), raw in zip(found, raws, strict=True)
+        ),
+    )
+
+
+def tokenize_split(
+    raw: RawRows, tokenizer: PreTrainedTokenizerBase, *, data: DataConfig, context_length: int
+) -> TokenRows:
+    """The tokens of a split, of each of its sets by itself. Raises DataError with all faults."""
+    if not raw.parts:
+        return tokenize_cached(raw, tokenizer, data=data, context_length=context_length)
+    found, faults = [], []
+    for one in raw.parts:
+        own = replace(data, **one.own)
+        try:
+            found.append(
+                tokenize_cached(one.raw, tokenizer, data=own, context_length=context_length)
+            )
+        except DataError as fault:
+            faults.append(fault)
+    if faults:
+        raise DataError("\n\n".join(dict.fromkeys(map(str, faults)))) from faults[0]
+    return _join(raw.parts, found)
+
+
+def parts_of(
+    raw: RawRows, rows: TokenRows, data: DataConfig
+) -> Iterator[tuple[RawRows, TokenRows, DataConfig]]:
+    """Each set of a split with its rows and settings; the whole where there is no list of sets."""
+    if not raw.parts:
+        yield raw, rows, data
+        return
+    start = 0
+    for one, its in zip(raw.parts, rows.sets, strict=True):
+        end = start + its.num_rows
+        first, last = rows.offsets[start], rows.offsets[end]
+        part = TokenRows(
+            input_ids=rows.input_ids[first:last],
+            labels=rows.labels[first:last],
+            offsets=rows.offsets[start : end + 1] - first,
+            sources=rows.sources[start:end],
+            report=[],
+            intake=its.intake,
+        )
+        yield one.raw, part, replace(data, **one.own)
+        start = end
+
+
+def row_reader(
+    raw: RawRows, tokenizer: PreTrainedTokenizerBase, data: DataConfig
+) -> Callable[[int], Row]:
+    """Reads the row with this index, as its set is read; it raises RowFault."""
+    parts = raw.parts or (RawSet(raw.name, raw),)
+    readers = [
+        one.raw.reader or choose_reader(one.raw, tokenizer, replace(data, **one.own), is_told=False)
+        for one in parts
+    ]
+    ends = list(accumulate(len(one.raw) for one in parts))
+    return lambda index: readers[bisect_right(ends, index)](raw.rows[index])
+
+
+def _join(parts: Sequence[RawSet], found: Sequence[TokenRows]) -> TokenRows:
+    starts = np.cumsum([0, *(len(rows.input_ids) for rows in found)])
+    offsets = [rows.offsets[1:] + start for rows, start in zip(found, starts, strict=False)]
+    return TokenRows(
+        input_ids=np.concatenate([rows.input_ids for rows in found]),
+        labels=np.concatenate([rows.labels for rows in found]),
+        offsets=np.concatenate([[0], *offsets]),
+        sources=[source for rows in found for source in rows.sources],
+        report=[
+            f"{one.name}: {line}"
+            for one, rows in zip(parts, found, strict=True)
+            for line in rows.report
+        ],
+        intake=_sum([rows.intake for rows in found]),
+        sets=tuple(
+            RowSet(one.name, len(rows), one.weight, rows.intake)
+            for one, rows in zip(parts, found, strict=True)
+        ),
+    )
+
+
+def _sum(intakes: Sequence[Intake]) -> Intake:
+    return Intake(
+        num_read=sum(one.num_read for one in intakes),
+        num_positions=sum(one.num_positions for one in intakes),
+        num_tokens=sum(one.num_tokens for one in intakes),
+        skipped=[fault for one in intakes for fault in one.skipped],
+        long={source: length for one in intakes for source, length in one.long.items()},
+        long_answers=[source for one in intakes for source in one.long_answers],
+    )
+
+
+def _under(name: str, raw: RawRows) -> RawRows:
+    """Its rows named by the path of the set."""
+    folder = name.rstrip("/")
+    sources = [
+        folder + source.removeprefix(raw.name)
+        if source.startswith(f"{raw.name} ")
+        else f"{folder}/{source}"
+        for source in raw.sources
+    ]
+    return replace(raw, name=folder, sources=sources)
+
+
+class _Chain(Sequence[Mapping]):
+    """Sequences one behind another, none of them copied."""
+
+    def __init__(self, parts: Sequence[Sequence[Mapping]]):
+        self._parts = parts
+        self._ends = list(accumulate(map(len, parts)))
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __getitem__(self, index: int) -> Mapping:
+        at = bisect_right(self._ends, index)
+        return self._parts[at][index - (self._ends[at - 1] if at else 0)]
