@@ -33,8 +33,9 @@ def _ends(split: Split) -> Iterator[Finding]:
         is_whole = split.rows.token_counts[rows] == split.lasts[rows] - starts
         unended &= ~is_whole
     followed = _before_end(split, split.ends)
-    is_masked = np.isin(rows, split.row_of(followed))
-    open_ends = ends[unended & ~is_cut & ~is_masked]
+    is_masked = np.zeros(len(split.rows), dtype=bool)
+    is_masked[split.row_of(followed)] = True
+    open_ends = ends[unended & ~is_cut & ~is_masked[rows]]
     if len(followed):
         text = "in {rows} the end token behind an answer has no label"
         yield split.found("end-not-trained", text, followed)
@@ -67,16 +68,16 @@ def _words_end(split: Split, ends: np.ndarray) -> np.ndarray:
 def _before_end(split: Split, ends: np.ndarray) -> np.ndarray:
     """Those of `ends` that are no end token and have one without a label right behind."""
     ids = split.rows.input_ids
-    inner = ends[~np.isin(ends, split.lasts)]
-    return inner[~split.is_mark[ids[inner]] & np.isin(ids[inner + 1], split.end_ids)]
+    inner = ends[ends != split.lasts[split.row_of(ends)]]
+    return inner[~split.is_mark[ids[inner]] & split.is_one_of(split.end_ids, inner + 1)]
 
 
 def _cut(split: Split) -> Iterator[Finding]:
     if split.data.truncation != "right" or not split.is_long.any():
         return
     lasts = split.lasts[split.is_long]
-    ids, long = split.rows.input_ids, split.rows.intake.long
-    in_answer = lasts[split.is_trained[lasts] & ~np.isin(ids[lasts], split.end_ids)]
+    long = split.rows.intake.long
+    in_answer = lasts[split.is_trained[lasts] & ~split.is_one_of(split.end_ids, lasts)]
     limit = f"--context_length {split.context_length}"
     if len(in_answer):
         yield split.found("answer-cut", f"answers of {{rows}} are cut by {limit}", in_answer)
@@ -99,7 +100,7 @@ def _marks(split: Split) -> Iterator[Finding]:
     ids = np.unique(split.tokenizer(opening, add_special_tokens=False)["input_ids"]).astype(int)
     others = [*known_ids(split.tokenizer.bos_token_id), *split.end_ids]
     headers = np.setdiff1d(ids[split.is_mark[ids]], others)
-    trained = np.flatnonzero(split.is_trained & np.isin(split.rows.input_ids, headers))
+    trained = np.flatnonzero(split.is_trained & split.is_one_of(headers))
     if len(trained):
         mark = split.word(split.rows.input_ids[trained[0]])
         text = f"{mark}, which opens the turn of a user, is trained in {{rows}}"
@@ -116,9 +117,11 @@ def _bos(split: Split) -> Iterator[Finding]:
         more = starts[split.rows.lengths > 1]
         more = more[is_bos[more] & is_bos[more + 1]] + 1
     else:
-        inner = np.setdiff1d(np.flatnonzero(is_bos), starts)
+        is_inner = is_bos.copy()
+        is_inner[starts] = False
+        inner = np.flatnonzero(is_inner)
         # Some templates put one before each question.
-        more = inner[~np.isin(ids[inner - 1], split.end_ids)]
+        more = inner[~split.is_one_of(split.end_ids, inner - 1)]
     if len(more):
         text = f"{split.tokenizer.bos_token} stands where no row begins in {{rows}}"
         yield split.found("bos-repeated", text, more)

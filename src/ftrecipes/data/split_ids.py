@@ -4,6 +4,7 @@ Legend: R rows, T positions of all rows.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -58,7 +59,8 @@ class Split:
     def is_mark(self) -> np.ndarray:
         """bool [highest id + 1]: whether an id is one of a template's marks."""
         marks = list(marks_of(self.tokenizer).values())
-        found = np.zeros(max(int(self.rows.input_ids.max()), *marks, 0) + 1, dtype=bool)
+        highest = max(int(self.rows.input_ids.max()), len(self.tokenizer), *marks)
+        found = np.zeros(highest + 1, dtype=bool)
         found[marks] = True
         return found
 
@@ -77,6 +79,12 @@ class Split:
         for row in np.flatnonzero(at_limit) if long else ():
             found[row] = self.rows.sources[row] in long
         return found
+
+    def is_one_of(self, ids: Sequence[int], at: np.ndarray | slice = slice(None)) -> np.ndarray:
+        """bool: whether the id at each position (of those `at`) is one of `ids`."""
+        found = np.zeros(len(self.is_mark), dtype=bool)
+        found[list(ids)] = True
+        return found[self.rows.input_ids[at]]
 
     def row_of(self, positions: np.ndarray) -> np.ndarray:
         """int64: the row that each position is in."""
