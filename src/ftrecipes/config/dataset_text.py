@@ -80,7 +80,7 @@ def _of_text(entry: object, told: Told) -> list[dict[str, Any]]:
 
 def _words(text: str) -> list[str]:
     """What stands between the commas; a comma in the name of what is there parts nothing."""
-    if _is_there(text) or (is_url(text) and "?" in text):
+    if _is_there(text) or _has_query(text):
         return [text]
     pieces, words = text.split(","), []
     while pieces:
@@ -97,7 +97,7 @@ def _split(word: str) -> tuple[str, str | None]:
     name, colon, tail = word.strip().rpartition(":")
     # The last colon of a URL and of a path of Windows has a slash behind it.
     is_name = "/" in tail or "\\" in tail or tail.lower().endswith(DATA_SUFFIXES)
-    if not colon or is_name or _is_there(word):
+    if not colon or is_name or _has_query(word) or _is_there(word):
         return word.strip(), None
     return name.strip(), tail.strip()
 
@@ -147,7 +147,7 @@ def _read(key: str, value: object, label: str, told: Told) -> Any:
         result = read_value(value, kind)
     except ValueError as hint:
         do = str(hint)
-        if key == WEIGHT and str(value).isidentifier():
+        if key == WEIGHT and not do and str(value).isidentifier():
             do = "if a part of a hub data set is meant: a list in YAML has split for each set"
         told.append((f"{label}: {key} can not be read", value, describe(kind), do))
         return UNREAD_WEIGHT if key == WEIGHT else None
@@ -157,3 +157,8 @@ def _read(key: str, value: object, label: str, told: Told) -> Any:
 def _is_there(name: str) -> bool:
     name = os.path.expanduser(name)
     return os.path.exists(name) or bool(find_data_files(name))
+
+
+def _has_query(text: str) -> bool:
+    """Whether commas and colons may be part of a URL."""
+    return is_url(text) and "?" in text
