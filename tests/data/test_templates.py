@@ -4,6 +4,7 @@ import pytest
 
 from ftrecipes.config.errors import DataError
 from tests.data.dialogs import chat, rows_of, tokenize, trained_text
+from tests.data.examined import codes_of
 from tests.tiny_tokenizers import CHATML, build_tokenizer
 
 
@@ -21,10 +22,10 @@ def test_an_end_token_before_the_mark_of_an_answer():
         "{% for m in messages %}{{ eos_token + m.role.title() + ':' + m.content }}{% endfor %}"
         "{% if add_generation_prompt %}{{ eos_token + 'Assistant:' }}{% endif %}"
     )
-    token_rows = tokenize([chat("Hi", " Hello", "And?", " Paris")], tokenizer)
-    [(_, labels)] = rows_of(token_rows)
+    rows = [chat("Hi", " Hello", "And?", " Paris")]
+    [(_, labels)] = rows_of(tokenize(rows, tokenizer))
     assert trained_text(tokenizer, labels) == " Hello Paris"
-    assert "1 of 1 rows end without an end token" in token_rows.report[0]
+    assert ("warning", "no-end-token") in codes_of(rows, tokenizer)
 
 
 def test_thoughts_in_the_last_answer():

@@ -18,7 +18,7 @@ from ftrecipes.config.errors import DataError
 from ftrecipes.data.kinds import ChatRow
 from ftrecipes.data.masks import Span
 from ftrecipes.data.rows import RowFault
-from ftrecipes.data.spans import SpanFinder, ends_open, last_special
+from ftrecipes.data.spans import SpanFinder
 from ftrecipes.data.template import Messages, Template, unused_character, unused_characters
 from ftrecipes.data.tools import with_last_name, with_objects, with_texts
 from ftrecipes.data.whose import gaps, whose_words
@@ -31,15 +31,13 @@ COMMON_KEYS = {"role", "content", "tool_calls", "tool_call_id", "name"}
 class Rendered:
     """A row as text, and the spans of it that the model must produce, in characters.
 
-    `is_open`: nothing ends the last answer that is trained. `is_plain`: BOS and EOS are still to
-    come. `unread`: keys of messages that the template does not know. `is_muted`: the messages leave
-    themselves out, and nothing is left to train. `is_unheeded`: some say that they are trained, and
-    they are not.
+    `is_plain`: BOS and EOS are still to come. `unread`: keys of messages that the template does not
+    know. `is_muted`: the messages leave themselves out, and nothing is left to train.
+    `is_unheeded`: some say that they are trained, and they are not.
     """
 
     text: str
     spans: list[Span]
-    is_open: bool = False
     is_plain: bool = False
     unread: frozenset[str] = frozenset()
     is_muted: bool = False
@@ -100,7 +98,6 @@ class ChatRenderer:
         return Rendered(
             text,
             spans,
-            is_open=bool(spans) and self._is_open(text[: spans[-1][1]], messages[trained[-1]]),
             unread=frozenset(key for key in keys - COMMON_KEYS if not template.names(key)),
             is_muted=not trained,
             is_unheeded=any(
@@ -108,14 +105,6 @@ class ChatRenderer:
                 for index, message in enumerate(row.messages)
             ),
         )
-
-    def _is_open(self, until: str, message: Mapping) -> bool:
-        """Whether nothing ends `message`, the last one that is trained, in the text up to there."""
-        if message["role"] != "assistant":
-            return False
-        if "tool_calls" in message:
-            return last_special(until, self._special) < len(until.rstrip())
-        return ends_open(until, message)
 
     def _check_tools(self, row: ChatRow, messages: Messages, text: str) -> None:
         """Raise RowFault for tools that the template passes over; found out once a split."""

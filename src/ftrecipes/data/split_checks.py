@@ -32,10 +32,9 @@ def _ends(split: Split) -> Iterator[Finding]:
         starts = split.rows.offsets[:-1][rows]
         is_whole = split.rows.token_counts[rows] == split.lasts[rows] - starts
         unended &= ~is_whole
-    followed = _before_end(split, split.ends)
-    is_masked = np.zeros(len(split.rows), dtype=bool)
-    is_masked[split.row_of(followed)] = True
-    open_ends = ends[unended & ~is_cut & ~is_masked[rows]]
+    # Of dialogs the labels are ours: such a token opens the next turn.
+    followed = _before_end(split, split.ends) if split.kind == "tokens" else ends[:0]
+    open_ends = ends[unended & ~is_cut & ~np.isin(ends, followed)]
     if len(followed):
         text = "in {rows} the end token behind an answer has no label"
         yield split.found("end-not-trained", text, followed)

@@ -61,7 +61,7 @@ class Split:
         marks = list(marks_of(self.tokenizer).values())
         highest = max(int(self.rows.input_ids.max()), len(self.tokenizer), *marks)
         found = np.zeros(highest + 1, dtype=bool)
-        found[marks] = True
+        found[[*marks, *known_ids(self.tokenizer.eos_token_id)]] = True
         return found
 
     @cached_property

@@ -32,8 +32,6 @@ class Notes:
 
     faults: list[str] = field(default_factory=list)
     """Each row that can not be used, and why."""
-    num_open: int = 0
-    """Rows that nothing ends."""
     num_muted: int = 0
     """Rows whose messages leave themselves out."""
     num_unheeded: int = 0
@@ -115,7 +113,6 @@ def _rendered(
                 notes.faults.append(f"{source}: its objects and lists are nested too deep")
                 continue
             if isinstance(rendered, Rendered):
-                notes.num_open += rendered.is_open
                 notes.num_muted += rendered.is_muted
                 notes.num_unheeded += rendered.is_unheeded
                 notes.unread.update(rendered.unread)
@@ -142,11 +139,6 @@ def _report(notes: Notes, *, total: int, train_on: str) -> list[str]:
         shown = show_faults(notes.faults)
         report.append(
             f"{len(notes.faults)} of {total} rows can not be used and are skipped:{shown}"
-        )
-    if notes.num_open:
-        report.append(
-            f"{notes.num_open} of {total} rows end without an end token, because the chat template "
-            "writes none there: the model does not learn where to stop"
         )
     if notes.num_muted:
         report.append(
