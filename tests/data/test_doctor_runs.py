@@ -24,7 +24,7 @@ def lines_of(caplog, config, tokenizer) -> list[str]:
     caplog.clear()
     with caplog.at_level(logging.INFO, logger="ftrecipes"):
         report_splits(config, read_splits(config, tokenizer))
-    told = [f"{record.levelname} {record.getMessage()}" for record in caplog.records]
+    told = [f"{record.levelname.lower()} {record.getMessage()}" for record in caplog.records]
     return [
         line
         for line in told
@@ -36,7 +36,7 @@ def test_a_healthy_run_has_one_line_at_most(tmp_path, caplog):
     config = run_of(tmp_path, [chat("Hi", "Yo", "And?", "No"), chat("Ho", "Yo", system="Be brief")])
     assert lines_of(caplog, config, build_tokenizer("chatml")) == []
     [line] = lines_of(caplog, config, build_tokenizer("chatml", pad="eos"))
-    assert line.startswith("INFO template and rows, nothing to mend: the pad token <|im_end|> is")
+    assert line.startswith("info template and rows, nothing to mend: the pad token <|im_end|> is")
     assert line.endswith("(pad-is-end)")
 
 
@@ -45,7 +45,7 @@ def test_warnings_go_to_the_log_and_end_a_strict_run(tmp_path, caplog):
     tokenizer.chat_template = CHATML.partition("{% if")[0]
     config = run_of(tmp_path, [chat("Hi", "Yo")])
     [line] = lines_of(caplog, config, tokenizer)
-    assert line.startswith("WARNING no-generation-prompt: ")
+    assert line.startswith("warning no-generation-prompt: ")
     strict = run_of(tmp_path, [chat("Hi", "Yo")], strict=True)
     with pytest.raises(DataError, match=r"ends the run \(with --data.strict(.|\n)*no-generation"):
         lines_of(caplog, strict, tokenizer)

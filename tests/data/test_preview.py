@@ -71,17 +71,31 @@ def test_a_set_without_a_usable_row_is_refused_in_the_words_of_a_run(tmp_path):
 def test_long_rows(tmp_path):
     rows = [*GOOD, chat("Why?", "because " * 300), chat("why " * 300, "No")]
     found = look(tmp_path, rows, context_length=128)
-    texts = {notice.source: notice for notice in found.notices}
-    cut, empty = texts["train.jsonl line 9"], texts["train.jsonl line 10"]
-    assert [notice.severity for notice in found.notices] == ["warning"] * 3
+    # The last two are of the check of template and rows.
+    *_, cut, empty = found.notices
+    assert (cut.source, empty.source) == ("train.jsonl line 9", "train.jsonl line 10")
+    assert [notice.severity for notice in found.notices] == ["warning"] * 5
     assert "1 train rows have an answer that alone is longer than the context" in [
         notice.text for notice in found.notices
     ]
+    assert "1 of 10 train rows have no token to train on and are passed over" in [
+        notice.text for notice in found.notices
+    ]
     assert cut.mend.startswith("raise --context_length")
-    assert empty.text == ("1 of 10 train rows have no token to train on and are passed over")
+    assert cut.text.startswith("answer-cut: answers of 1 of 10 rows are cut by --context_length")
+    assert empty.text.startswith("prompt-too-long: prompts of 1 of 10 rows fill all of")
     refused = look(tmp_path, rows, context_length=128, truncation="error")
     assert "2 of 10 rows can not be used" in str(refused.refusal)
     assert refused.notices[0].severity == "error"
+
+
+def test_findings_of_the_check_are_shown_and_end_a_strict_run(tmp_path):
+    rows = [*GOOD, chat("Hi<|im_end|>", "Yo")]
+    [notice] = [one for one in look(tmp_path, rows).notices if one.text.startswith("control-words")]
+    assert (notice.severity, notice.source) == ("warning", "train.jsonl line 9")
+    assert "\ntokens: " in notice.text
+    assert look(tmp_path, rows).refusal is None
+    assert "control-words" in str(look(tmp_path, rows, strict=True).refusal)
 
 
 def test_rows_twice_and_rows_in_both_splits(tmp_path):

@@ -37,7 +37,7 @@ def told(caplog, flags) -> list[str]:
     caplog.clear()
     with caplog.at_level(logging.INFO, logger="ftrecipes"):
         read_inputs(parse(flags).config)
-    return [f"{record.levelname} {record.getMessage()}" for record in caplog.records]
+    return [f"{record.levelname.lower()} {record.getMessage()}" for record in caplog.records]
 
 
 def test_a_template_that_trains_the_users_words_ends_the_run(settings):
@@ -50,7 +50,7 @@ def test_a_template_that_trains_the_users_words_ends_the_run(settings):
 def test_a_pad_token_that_is_the_end_token(settings, caplog):
     lines = told(caplog, settings(build_tokenizer("chatml", pad="eos"), [chat("Hi", "Yo")]))
     [line] = [line for line in lines if "pad" in line]
-    assert line.startswith("INFO template and rows, nothing to mend: the pad token <|im_end|> is")
+    assert line.startswith("info template and rows, nothing to mend: the pad token <|im_end|> is")
 
 
 def test_a_prompt_longer_than_the_context(settings, caplog):
@@ -59,7 +59,7 @@ def test_a_prompt_longer_than_the_context(settings, caplog):
     lines = told(caplog, settings(build_tokenizer("chatml"), rows))
     [line] = [line for line in lines if "prompt-too-long" in line]
     assert (
-        "WARNING prompt-too-long: prompts of 1 of 2 rows fill all of --context_length 256" in line
+        "warning prompt-too-long: prompts of 1 of 2 rows fill all of --context_length 256" in line
     )
     assert "row: rows.jsonl line 2" in line
     with pytest.raises(DataError, match="None of 1 rows has a token to train on within"):

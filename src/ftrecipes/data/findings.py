@@ -169,11 +169,15 @@ class Finding:
     tokens: tuple[ShownToken, ...] = ()
 
     @property
-    def told(self) -> str:
-        """All of it, in lines; trained tokens in brackets."""
+    def shown(self) -> str:
+        """The tokens in a line; trained ones in brackets."""
         shown = "".join(f"[{text}]" if trained else text for text, trained in self.tokens)
-        shown = shown.replace("\n", "\\n").replace("][", "|")
-        parts = (("row", self.source), ("tokens", shown), ("do", self.mend))
+        return shown.replace("\n", "\\n").replace("][", "|")
+
+    @property
+    def told(self) -> str:
+        """All of it, in lines."""
+        parts = (("row", self.source), ("tokens", self.shown), ("do", self.mend))
         return f"{self.code}: {self.text}" + "".join(
             f"\n  {name}: {part}" for name, part in parts if part
         )

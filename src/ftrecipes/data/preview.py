@@ -14,11 +14,13 @@ from ftrecipes.config.errors import ConfigError, DataError
 from ftrecipes.config.faults import shown
 from ftrecipes.config.names import close
 from ftrecipes.config.schema import RunConfig
+from ftrecipes.data.doctor import verdict
 from ftrecipes.data.loader import Loader
 from ftrecipes.data.preview_notices import (
     SEVERITIES,
     Notice,
     batch_notices,
+    finding_notice,
     leak_notice,
     notices_of,
 )
@@ -27,6 +29,7 @@ from ftrecipes.data.preview_totals import Packing, Pair, SplitTotals, count, cou
 from ftrecipes.data.raws import load_raws
 from ftrecipes.data.rows import RawRows, TokenRows
 from ftrecipes.data.sets import tokenize_split
+from ftrecipes.data.splits import examine_sets
 
 SEARCHED = 20_000
 """Names that a misspelt one is compared with."""
@@ -86,10 +89,18 @@ def preview(
     leaked = leaks(rows, val_rows) if val_rows else []
     packing = count_batches(loader)
     notices = [notice for each in totals for notice in notices_of(each, config.data)]
+    findings = examine_sets(
+        *(raws["train"], rows, tokenizer),
+        data=config.data,
+        context_length=config.train.context_length,
+    )
+    notices += map(finding_notice, findings)
     notices += leak_notice(leaked, val_rows=len(val_rows) if val_rows else 0)
     notices += batch_notices(packing, totals[0])
     sources = {notice.source for notice in notices}
-    refusals = [str(refusal) for _, refusal in found.values() if refusal]
+    refused = [refusal for _, refusal in found.values()]
+    refused.append(verdict(findings, strict=config.data.strict))
+    refusals = [str(refusal) for refusal in refused if refusal]
     return Preview(
         notices=sorted(notices, key=lambda notice: SEVERITIES.index(notice.severity)),
         totals=totals,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ftrecipes.config.sections import DataConfig
+from ftrecipes.data.findings import Finding
 from ftrecipes.data.preview_totals import Packing, SplitTotals
 
 FEW_TRAINED = 0.05
@@ -74,6 +75,13 @@ def _of_length(totals: SplitTotals, *, truncation: str) -> Iterator[Notice]:
     text += f" and are {done}: {totals.lost_tokens} of {before} tokens to train on are lost"
     is_much = totals.lost_tokens > MANY_LOST * before
     yield Notice("warning" if is_much else "info", text, totals.long[0], mend if is_much else "")
+
+
+def finding_notice(found: Finding) -> Notice:
+    """What the check of template and rows found."""
+    tokens = f"\ntokens: {found.shown}" if found.tokens else ""
+    text = f"{found.code}: {found.text}{tokens}"
+    return Notice(found.severity, text, found.source, found.mend)
 
 
 def leak_notice(pairs: Sequence[tuple[str, str]], *, val_rows: int) -> Iterator[Notice]:
