@@ -88,6 +88,17 @@ def test_nothing_comes_from_elsewhere_and_nothing_runs(page):
     assert "@import" not in style
 
 
+def test_a_token_that_is_markup_itself_is_text(model_folder, tmp_path):
+    path = write_lines(tmp_path / "train.jsonl", [chat("a <script> b", "c <i> d")])
+    words = ["--model_name", str(model_folder), "--dataset", str(path)]
+    more = ["--new_tokens", "<script>,<i>", "--html", str(tmp_path / "page.html")]
+    with pytest.raises(SystemExit):
+        preview.main([*words, *more])
+    parsed = Page((tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert {"<script>", "<i>"} <= {text for _, _, text in parsed.spans}
+    assert {tag for tag, _ in parsed.elements}.isdisjoint({"script", "i"})
+
+
 def test_a_second_preview_replaces_the_page(page, model_folder):
     words = ["--model_name", str(model_folder), "--dataset", str(page.parent / "train.jsonl")]
     copy = page.with_name("again.html")

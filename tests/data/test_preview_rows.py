@@ -9,6 +9,7 @@ from ftrecipes.data.token_texts import TokenTexts
 from ftrecipes.data.tokenize import tokenize_rows
 from tests.data.dialogs import chat, rows_of
 from tests.data.loader_rows import make_loader
+from tests.data.tool_dialogs import ASKED
 from tests.tiny_tokenizers import FAMILIES, build_tokenizer
 
 WORDS = (
@@ -43,6 +44,13 @@ def test_texts_of_the_tokens_join_to_the_text(family):
         found = texts(ids)
         assert len(found) == len(ids)
         assert "".join(found) == tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+
+
+def test_a_character_of_two_tokens():
+    tokenizer = build_tokenizer("none")
+    ids = tokenizer("\u00e9a", add_special_tokens=False)["input_ids"]
+    assert len(ids) == 3
+    assert TokenTexts(tokenizer)(ids) == ["\u00e9", "", "a"]
 
 
 def test_a_character_that_was_cut_in_two_stands_as_it_is():
@@ -96,6 +104,39 @@ def test_answers_that_are_not_trained_are_the_assistants_all_the_same():
     assert said(row, "assistant") == "salt"
     row = view_all([chat("bread", "salt")], tokenizer, train_on="all")[0][0]
     assert (said(row, "user"), said(row, "assistant")) == ("bread", "salt")
+
+
+def test_what_a_message_says_of_its_training_hides_no_role():
+    row = chat("a", "bread", "c", "salt")
+    row["messages"][1]["train"] = False
+    shown = view_all([row], build_tokenizer("chatml"))[0][0]
+    assert said(shown, "assistant, not trained") == "bread"
+    assert (said(shown, "assistant"), said(shown, "user")) == ("salt", "ac")
+
+
+@pytest.mark.parametrize("family", ["qwen", "llama3_tools", "mistral_tools"])
+def test_calls_of_tools_and_their_results(family):
+    """Arguments reach templates in another form than rows have them in."""
+    shown = view_all([ASKED], build_tokenizer(family))[0][0]
+    assert said(shown, "user").strip() == "Does it rain?"
+    assert said(shown, "tool").strip('"') == "yes"
+    assert "K\u00f6ln" in said(shown, "part of the answer")
+    assert said(shown, "assistant").strip() == "It does."
+
+
+def test_a_text_that_brings_its_own_marks():
+    tokenizer = build_tokenizer("none", add_bos=True)
+    [row] = view_all([{"prompt": "<s>Say it:", "completion": " well</s>"}], tokenizer)[0]
+    assert said(row, "prompt") == "<s>Say it:"
+    assert said(row, "answer") + said(row, END) == " well</s>"
+
+
+def test_a_blank_before_a_word_is_not_the_headers():
+    """Of a token that begins in the template the words decide, as they do for labels."""
+    tokenizer = build_tokenizer("mistral")
+    row = view_all([chat("Hello", "Paris")], tokenizer)[0][0]
+    assert said(row, "user").strip() == "Hello"
+    assert said(row, "assistant").strip() == "Paris"
 
 
 def test_plain_text_and_finished_tokens():

@@ -13,6 +13,7 @@ from ftrecipes.commands.preview_words import (
     split_numbers,
     title,
     visible,
+    visible_lines,
 )
 from ftrecipes.config.check_preview import PAGE_MARK
 from ftrecipes.config.schema import PreviewConfig
@@ -34,7 +35,7 @@ table { border-collapse: collapse; }
 td { padding: .1rem 1rem .1rem 0; vertical-align: top; }
 .bars td:nth-child(-n+2) { text-align: right; font-variant-numeric: tabular-nums; }
 .bar { background: var(--u); height: .8rem; min-width: 2px; }
-.notices li { margin: .3rem 0; }
+.notices li { margin: .3rem 0; white-space: pre-line; }
 .error b { color: #c62828; } .warning b { color: #b26a00; }
 .facts, .legend, small { color: var(--weak); }
 .tokens { white-space: pre-wrap; overflow-wrap: anywhere; border: 1px solid var(--line);
@@ -98,7 +99,7 @@ def _notices(found: Preview) -> Iterator[str]:
         return
     yield '<ul class="notices">'
     for notice in found.notices:
-        words = [f"<b>{notice.severity}</b>: {escape(notice.text)}"]
+        words = [f"<b>{notice.severity}</b>: {escape(visible_lines(notice.text))}"]
         if notice.source:
             words.append(f"<small>look at: {escape(look_at(notice, found))}</small>")
         if notice.mend:

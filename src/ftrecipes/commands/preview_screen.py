@@ -16,6 +16,7 @@ from ftrecipes.commands.preview_words import (
     split_numbers,
     title,
     visible,
+    visible_lines,
 )
 from ftrecipes.config.schema import PreviewConfig
 from ftrecipes.data.preview import Preview
@@ -100,7 +101,7 @@ def _notices(found: Preview) -> RenderableType:
     table = Table.grid(padding=(0, 1))
     table.add_column(no_wrap=True)
     for notice in found.notices:
-        text = Text(notice.text)
+        text = Text(visible_lines(notice.text))
         if notice.source:
             text.append(f"\nlook at: {look_at(notice, found)}")
         if notice.mend:

@@ -17,6 +17,11 @@ def visible(text: str) -> str:
     return "".join(LINE_END if char == "\n" else _visible(char) for char in text)
 
 
+def visible_lines(text: str) -> str:
+    """The same of a message, which may have several lines."""
+    return "\n".join(visible(line) for line in text.split("\n"))
+
+
 def _visible(char: str) -> str:
     return char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
 
@@ -31,9 +36,7 @@ def data_name(config: PreviewConfig) -> str:
 def look_at(notice: Notice, found: Preview) -> str:
     """Which row shows it, as one asks for it."""
     number = found.numbers.get(notice.source)
-    if number is None:
-        return notice.source
-    return f"{notice.source} (--row {number})"
+    return visible(notice.source if number is None else f"{notice.source} (--row {number})")
 
 
 def split_numbers(totals: SplitTotals, config: PreviewConfig) -> Iterator[tuple[str, str]]:
@@ -76,7 +79,7 @@ def batch_numbers(found: Preview, config: PreviewConfig) -> Iterator[tuple[str, 
 def title(row: PreviewRow) -> str:
     """The line above a row."""
     why = f", {row.why}" if row.why else ""
-    return f"row {row.number}{why}: {row.source}"
+    return visible(f"row {row.number}{why}: {row.source}")
 
 
 def row_facts(row: PreviewRow) -> Iterator[str]:
@@ -102,5 +105,5 @@ def borders(row: PreviewRow) -> Iterator[tuple[int, int, str, bool]]:
     """Of each row of the micro-batch: first and last position in it, source, whether it is this."""
     start = 0
     for at, (source, positions) in enumerate(row.place.rows if row.place else ()):
-        yield start + 1, start + positions, source, at == row.place.at
+        yield start + 1, start + positions, visible(source), at == row.place.at
         start += positions
