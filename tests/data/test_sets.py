@@ -1,0 +1,254 @@
+"""Several data sets read, tokenised and joined; what each has for itself."""
+
+import json
+import logging
+
+import datasets
+import numpy as np
+import pytest
+
+from ftrecipes.config.errors import DataError
+from ftrecipes.config.schema import CustomDatasetConfig, RunConfig, TrainConfig
+from ftrecipes.config.sections import DataConfig
+from ftrecipes.data.kinds import ChatRow, TextRow
+from ftrecipes.data.raws import load_raws
+from ftrecipes.data.rows import IGNORED, collect_rows
+from ftrecipes.data.sets import cap_rows, parts_of, row_reader, tokenize_split
+from ftrecipes.data.splits import read_splits, report_splits
+from tests.tiny_tokenizers import build_tokenizer
+
+TOKENIZER = build_tokenizer("chatml")
+KINDS = {
+    "alpaca": lambda n: {"instruction": f"question {n}", "output": f"answer {n}"},
+    "text": lambda n: {"text": f"text number {n}"},
+    "body": lambda n: {"body": f"text number {n}"},
+    "chat": lambda n: {
+        "messages": [
+            {"role": "user", "content": f"ask {n}"},
+            {"role": "assistant", "content": f"first {n}"},
+            {"role": "user", "content": "and"},
+            {"role": "assistant", "content": f"last {n}"},
+        ]
+    },
+}
+
+FORMATS = ("alpaca", "text", "chat")
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write_rows(name, kind, count) -> str:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("".join(json.dumps(KINDS[kind](n)) + "\n" for n in range(count)))
+        return str(path)
+
+    return write_rows
+
+
+@pytest.fixture
+def told(monkeypatch):
+    found = []
+    for level in ("info", "warning"):
+        monkeypatch.setattr(logging.getLogger("ftrecipes"), level, found.append)
+    return found
+
+
+def config(*sets, run_validation=True, custom=None, **data) -> RunConfig:
+    named = [{"name": one} if isinstance(one, str) else one for one in sets]
+    return RunConfig(
+        train=TrainConfig(dataset=named, run_validation=run_validation),
+        data=DataConfig(**data),
+        custom_dataset=CustomDatasetConfig(file=custom),
+    )
+
+
+def read(*sets, **settings):
+    return read_splits(config(*sets, **settings), TOKENIZER)
+
+
+def test_sets_of_any_format_one_behind_another(write):
+    names = [write(f"{kind}.jsonl", kind, 3) for kind in FORMATS]
+    rows = read(*names).rows
+    assert rows.sources == [f"{kind}.jsonl line {n}" for kind in FORMATS for n in (1, 2, 3)]
+    assert [(one.name, one.num_rows) for one in rows.sets] == [(name, 3) for name in names]
+    start = 0
+    for name in names:
+        alone = read_splits(RunConfig(train=TrainConfig(dataset=name)), TOKENIZER).rows
+        end = start + len(alone)
+        part = slice(rows.offsets[start], rows.offsets[end])
+        assert np.array_equal(rows.input_ids[part], alone.input_ids)
+        assert np.array_equal(rows.labels[part], alone.labels)
+        assert np.array_equal(rows.offsets[start : end + 1] - part.start, alone.offsets)
+        start = end
+    assert rows.intake.num_read == 9
+    assert rows.intake.num_tokens == rows.num_tokens
+
+
+def test_what_a_set_has_for_itself(write):
+    chat, other = write("a.jsonl", "chat", 2), write("b.jsonl", "chat", 2)
+    columns = {"name": write("c.jsonl", "body", 2), "columns": {"text": "body"}}
+    rows = read({"name": chat, "train_on": "last_assistant"}, other, columns).rows
+    trained = [
+        TOKENIZER.decode([label for label in rows.labels[slice(*bounds)] if label != IGNORED])
+        for bounds in zip(rows.offsets, rows.offsets[1:], strict=False)
+    ]
+    assert trained[0] == "last 0<|im_end|>"
+    assert trained[2] == "first 0<|im_end|>last 0<|im_end|>"
+    assert trained[4].startswith("text number 0")
+
+
+def test_a_cap_takes_the_same_rows_each_time_and_keeps_their_order():
+    raw = collect_rows([{"x": n} for n in range(50)], name="rows")
+    capped = cap_rows(raw, 10)
+    numbers = [row["x"] for row in capped.rows]
+    assert numbers == sorted(numbers)
+    assert numbers != list(range(10))
+    assert len(numbers) == 10
+    assert cap_rows(raw, 10).sources == capped.sources
+    assert {row["x"] for row in cap_rows(raw, 5).rows} < set(numbers)
+    assert cap_rows(raw, 50) is cap_rows(raw, None) is raw
+
+
+def test_a_cap_of_a_set_changes_what_is_kept_in_the_cache(write):
+    name = write("a.jsonl", "text", 20)
+    for cap in (5, 7, 20):
+        assert len(read({"name": name, "max_rows": cap}).rows) == cap
+    hub = datasets.Dataset.from_list([{"x": n} for n in range(9)])
+    raw = collect_rows(hub, name="rows")
+    assert len(cap_rows(raw, 4)) == 4
+
+
+def test_rows_are_told_apart_where_files_have_one_name(write, tmp_path):
+    first, second = write("x/rows.jsonl", "text", 2), write("y/rows.jsonl", "chat", 2)
+    third = write("z.jsonl", "text", 1)
+    rows = read(first, second, third).rows
+    assert rows.sources[1:4] == [f"{first} line 2", f"{second} line 1", f"{second} line 2"]
+    assert rows.sources[4] == "z.jsonl line 1"
+    write("f/rows.jsonl", "text", 1)
+    write("f/more.jsonl", "text", 1)
+    rows = read(str(tmp_path / "f"), first).rows
+    assert rows.sources[:2] == [
+        f"{tmp_path}/f/more.jsonl line 1",
+        f"{tmp_path}/f/rows.jsonl line 1",
+    ]
+
+
+def test_a_fraction_of_each_set(write, told):
+    names = [
+        write("a.jsonl", "text", 20),
+        write("b.jsonl", "chat", 10),
+        write("c.jsonl", "text", 3),
+    ]
+    splits = read(*names, val_fraction=0.2)
+    assert [one.num_rows for one in splits.rows.sets] == [16, 8, 3]
+    assert [one.num_rows for one in splits.val_rows.sets] == [4, 2]
+    assert not set(splits.rows.sources) & set(splits.val_rows.sources)
+    assert f"there are no rows to evaluate on of {names[2]}" in told
+    alone = read_splits(
+        RunConfig(train=TrainConfig(dataset=names[0]), data=DataConfig(val_fraction=0.2)),
+        TOKENIZER,
+    )
+    assert splits.val_rows.sources[:4] == alone.val_rows.sources
+    assert read(*names, val_fraction=0.2, run_validation=False).val_rows is None
+    with pytest.raises(DataError, match=r"val_fraction 0.01 is not one row of any data set"):
+        read(*names, val_fraction=0.01)
+
+
+def test_a_cap_comes_before_the_fraction(write):
+    name = write("a.jsonl", "text", 50)
+    splits = read({"name": name, "max_rows": 20}, val_fraction=0.1)
+    assert (len(splits.rows), len(splits.val_rows)) == (18, 2)
+
+
+def test_each_set_has_its_own_validation_rows(write, told):
+    a, b = write("a.jsonl", "text", 4), write("b.jsonl", "chat", 4)
+    own, common = write("val.jsonl", "chat", 2), write("common.jsonl", "text", 3)
+    splits = read(a, {"name": b, "val_file": own})
+    assert splits.val_rows.sources == ["val.jsonl line 1", "val.jsonl line 2"]
+    assert f"there are no rows to evaluate on of {a}" in told
+    splits = read(a, b, val_file=common)
+    assert splits.val_rows.sources == [f"common.jsonl line {n}" for n in (1, 2, 3)]
+    assert splits.val_rows.sets == ()
+    read(a, b, val_file=b)
+    assert any("the validation rows (b.jsonl) are the training rows" in line for line in told)
+    assert read(a, b).val_rows is None
+
+
+def test_named_sets_and_a_function_in_a_mix(write, tmp_path):
+    code = tmp_path / "mine.py"
+    code.write_text(
+        "def get_custom_dataset(settings, tokenizer, split):\n"
+        "    return [{'text': f'{split} {n}'} for n in range(3)]\n"
+    )
+    alpaca = write("alpaca.json", "alpaca", 2)
+    splits = read(
+        {"name": "alpaca_dataset", "train_file": alpaca, "weight": 1.0},
+        {"name": "custom_dataset", "weight": 2.0},
+        custom=str(code),
+    )
+    assert splits.rows.sources[2] == "mine.py train row 1"
+    assert "### Instruction" in TOKENIZER.decode(splits.rows.input_ids[: splits.rows.offsets[1]])
+    assert [source.partition(" row")[0] for source in splits.val_rows.sources] == (
+        ["mine.py validation"] * 3
+    )
+
+
+def test_a_hub_set_in_a_mix(write, monkeypatch):
+    made = {
+        ("o/d", "dev"): datasets.Dataset.from_list([{"text": f"hub {n}"} for n in range(3)]),
+        ("o/d", "validation"): datasets.Dataset.from_list([{"text": "hub val"}]),
+    }
+    monkeypatch.setattr(datasets, "load_dataset", lambda name, split: made[name, split])
+    monkeypatch.setattr(datasets, "get_dataset_split_names", lambda name: ["dev", "validation"])
+    name = write("a.jsonl", "chat", 2)
+    splits = read({"name": "o/d", "train_split": "dev", "max_rows": 2}, name)
+    assert splits.rows.sources[-2:] == ["a.jsonl line 1", "a.jsonl line 2"]
+    assert splits.rows.sources[0].startswith("o/d dev row")
+    assert splits.val_rows.sources == ["o/d validation row 1"]
+
+
+def test_the_faults_of_all_sets_are_told_together(write, tmp_path):
+    good = write("a.jsonl", "text", 2)
+    for name, row in (("b.jsonl", {"text": None}), ("c.jsonl", {"unknown": "x"})):
+        (tmp_path / name).write_text(json.dumps(row) + "\n")
+    (tmp_path / "d.jsonl").write_bytes(b"\xff\xff\n")
+    names = [str(tmp_path / f"{letter}.jsonl") for letter in "bcd"]
+    with pytest.raises(DataError) as caught:
+        read(good, *names)
+    for part in (
+        "b.jsonl line 1: key 'text'",
+        "no known format (c.jsonl line 1)",
+        "d.jsonl line 1: ",
+    ):
+        assert part in str(caught.value)
+
+
+def test_rows_are_read_again_as_their_set_is_read(write):
+    names = [write("a.jsonl", "text", 2), write("b.jsonl", "chat", 3)]
+    run = config(names[0], {"name": names[1], "train_on": "last_assistant"})
+    [raw] = load_raws(run, TOKENIZER, faults=[]).values()
+    rows = tokenize_split(raw, TOKENIZER, data=run.data, context_length=100)
+    read_row = row_reader(raw, TOKENIZER, run.data)
+    assert [type(read_row(index)) for index in range(len(raw))] == [TextRow] * 2 + [ChatRow] * 3
+    assert read_row(1).answer == "text number 1"
+    assert [len(raw.rows), raw.rows[4]["messages"][0]["content"]] == [5, "ask 2"]
+    parts = list(parts_of(raw, rows, run.data))
+    assert [part.sources for _, part, _ in parts] == [rows.sources[:2], rows.sources[2:]]
+    assert [data.train_on for _, _, data in parts] == ["assistant", "last_assistant"]
+    assert np.array_equal(np.concatenate([part.input_ids for _, part, _ in parts]), rows.input_ids)
+    assert parts[1][1].offsets[0] == 0
+    assert list(parts_of(raw.parts[0].raw, rows, run.data)) == [(raw.parts[0].raw, rows, run.data)]
+
+
+def test_what_is_told_of_a_mix(write, told):
+    names = [write("a.jsonl", "text", 20), write("b.jsonl", "chat", 2)]
+    sets = [{"name": name, "weight": 0.5} for name in names]
+    run = config(*sets)
+    report_splits(run, read_splits(run, TOKENIZER))
+    for line in (
+        f"train: {names[0]}: 20 rows, 20 drawn an epoch (1.00 times each): 50.0% asked, 50.0% of",
+        f"train: {names[1]}: 2 rows, 20 drawn an epoch (10.00 times each): 50.0% asked, 50.0% of",
+        f"train: each row of {names[1]} is trained 10 times an epoch or more",
+    ):
+        assert any(one.startswith(line) for one in told), told
