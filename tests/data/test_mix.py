@@ -185,17 +185,18 @@ def test_rows_without_a_token_count_nowhere():
 
 def test_what_is_told():
     rows = make_sets([20, 5], [0.75, 0.25])
-    first, second = describe_draws(rows, seed=1)
-    assert first.startswith("set 0: 20 rows, 20 drawn an epoch (1.00 times each): 75.0% asked, 74")
-    assert second.startswith("set 1: 5 rows, 7 drawn an epoch (1.40 times each): 25.0% asked, 25.9")
+    (_, first), (name, second) = describe_draws(rows, seed=1)
+    assert name == "set 1"
+    assert first.startswith("20 rows, 20 drawn an epoch (1.00 times each): 75.0% asked, 74")
+    assert second.startswith("5 rows, 7 drawn an epoch (1.40 times each): 25.0% asked, 25.9")
     loader = make_loader(rows, seed=1)
     tokens = [0, 0]
     for row in all_rows(loader.step_plan(0)):
         tokens[row >= 20] += rows.token_counts[row]
     for line, share in zip((first, second), np.array(tokens) / sum(tokens), strict=True):
         assert line.endswith(f"{share:.1%} of the trained tokens")
-    [line, _] = describe_draws(make_sets([20, 5], [None, None]), seed=1)
-    assert line.startswith("set 0: 20 rows, 20 drawn an epoch (1.00 times each): 80.0% of the rows")
+    [(_, line), _] = describe_draws(make_sets([20, 5], [None, None]), seed=1)
+    assert line.startswith("20 rows, 20 drawn an epoch (1.00 times each): 80.0% of the rows")
     assert describe_draws(make_rows([3, 4]), seed=1) == []
 
 

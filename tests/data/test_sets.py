@@ -8,42 +8,17 @@ import numpy as np
 import pytest
 
 from ftrecipes.config.errors import DataError
-from ftrecipes.config.schema import CustomDatasetConfig, RunConfig, TrainConfig
+from ftrecipes.config.schema import RunConfig, TrainConfig
 from ftrecipes.config.sections import DataConfig
-from ftrecipes.data.kinds import ChatRow, TextRow
-from ftrecipes.data.raws import load_raws
 from ftrecipes.data.rows import IGNORED, collect_rows
-from ftrecipes.data.sets import cap_rows, parts_of, row_reader, tokenize_split
-from ftrecipes.data.splits import read_splits, report_splits
-from tests.tiny_tokenizers import build_tokenizer
-
-TOKENIZER = build_tokenizer("chatml")
-KINDS = {
-    "alpaca": lambda n: {"instruction": f"question {n}", "output": f"answer {n}"},
-    "text": lambda n: {"text": f"text number {n}"},
-    "body": lambda n: {"body": f"text number {n}"},
-    "chat": lambda n: {
-        "messages": [
-            {"role": "user", "content": f"ask {n}"},
-            {"role": "assistant", "content": f"first {n}"},
-            {"role": "user", "content": "and"},
-            {"role": "assistant", "content": f"last {n}"},
-        ]
-    },
-}
-
-FORMATS = ("alpaca", "text", "chat")
+from ftrecipes.data.sets import cap_rows
+from ftrecipes.data.splits import read_splits
+from tests.data.mixed import FORMATS, TOKENIZER, config, write_rows
 
 
 @pytest.fixture
 def write(tmp_path):
-    def write_rows(name, kind, count) -> str:
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("".join(json.dumps(KINDS[kind](n)) + "\n" for n in range(count)))
-        return str(path)
-
-    return write_rows
+    return lambda name, kind, count: write_rows(tmp_path / name, kind, count)
 
 
 @pytest.fixture
@@ -52,15 +27,6 @@ def told(monkeypatch):
     for level in ("info", "warning"):
         monkeypatch.setattr(logging.getLogger("ftrecipes"), level, found.append)
     return found
-
-
-def config(*sets, run_validation=True, custom=None, **data) -> RunConfig:
-    named = [{"name": one} if isinstance(one, str) else one for one in sets]
-    return RunConfig(
-        train=TrainConfig(dataset=named, run_validation=run_validation),
-        data=DataConfig(**data),
-        custom_dataset=CustomDatasetConfig(file=custom),
-    )
 
 
 def read(*sets, **settings):
@@ -222,33 +188,3 @@ def test_the_faults_of_all_sets_are_told_together(write, tmp_path):
         "d.jsonl line 1: ",
     ):
         assert part in str(caught.value)
-
-
-def test_rows_are_read_again_as_their_set_is_read(write):
-    names = [write("a.jsonl", "text", 2), write("b.jsonl", "chat", 3)]
-    run = config(names[0], {"name": names[1], "train_on": "last_assistant"})
-    [raw] = load_raws(run, TOKENIZER, faults=[]).values()
-    rows = tokenize_split(raw, TOKENIZER, data=run.data, context_length=100)
-    read_row = row_reader(raw, TOKENIZER, run.data)
-    assert [type(read_row(index)) for index in range(len(raw))] == [TextRow] * 2 + [ChatRow] * 3
-    assert read_row(1).answer == "text number 1"
-    assert [len(raw.rows), raw.rows[4]["messages"][0]["content"]] == [5, "ask 2"]
-    parts = list(parts_of(raw, rows, run.data))
-    assert [part.sources for _, part, _ in parts] == [rows.sources[:2], rows.sources[2:]]
-    assert [data.train_on for _, _, data in parts] == ["assistant", "last_assistant"]
-    assert np.array_equal(np.concatenate([part.input_ids for _, part, _ in parts]), rows.input_ids)
-    assert parts[1][1].offsets[0] == 0
-    assert list(parts_of(raw.parts[0].raw, rows, run.data)) == [(raw.parts[0].raw, rows, run.data)]
-
-
-def test_what_is_told_of_a_mix(write, told):
-    names = [write("a.jsonl", "text", 20), write("b.jsonl", "chat", 2)]
-    sets = [{"name": name, "weight": 0.5} for name in names]
-    run = config(*sets)
-    report_splits(run, read_splits(run, TOKENIZER))
-    for line in (
-        f"train: {names[0]}: 20 rows, 20 drawn an epoch (1.00 times each): 50.0% asked, 50.0% of",
-        f"train: {names[1]}: 2 rows, 20 drawn an epoch (10.00 times each): 50.0% asked, 50.0% of",
-        f"train: each row of {names[1]} is trained 10 times an epoch or more",
-    ):
-        assert any(one.startswith(line) for one in told), told

@@ -61,8 +61,10 @@ def split_numbers(totals: SplitTotals, config: PreviewConfig) -> Iterator[tuple[
 
 
 def batch_numbers(found: Preview, config: PreviewConfig) -> Iterator[tuple[str, str]]:
-    """The same of the micro-batches."""
+    """The same of data sets that are mixed, and of the micro-batches."""
     packing = found.packing
+    for name, drawn in found.sets:
+        yield visible(f"of {name}"), drawn
     yield "micro-batches", f"{packing.micro_batches} in {packing.steps} optimizer steps"
     if packing.capacity:
         yield "room in each", f"{packing.capacity} positions, {packing.fill:.1%} of it filled"

@@ -91,8 +91,8 @@ def trained_rows(rows: TokenRows) -> list[np.ndarray]:
     return [trained[start:end] for start, end in pairwise(cuts)]
 
 
-def describe_draws(rows: TokenRows, *, seed: int) -> list[str]:
-    """What the first epoch draws of each set, in rows and in trained tokens; a line each."""
+def describe_draws(rows: TokenRows, *, seed: int) -> list[tuple[str, str]]:
+    """Name of each set, and what the first epoch draws of it, in rows and in trained tokens."""
     members = trained_rows(rows)
     drawn = draw_rows(rows, seed=seed, epoch=0) if has_weights(rows) else members
     counts = [len(own) for own in drawn]
@@ -102,11 +102,12 @@ def describe_draws(rows: TokenRows, *, seed: int) -> list[str]:
     for at, one in enumerate(rows.sets):
         times = counts[at] / len(members[at])
         asked = "" if one.weight is None else f"{one.weight / whole:.1%} asked, "
-        lines.append(
-            f"{one.name}: {len(members[at])} rows, {counts[at]} drawn an epoch ({times:.2f} times "
-            f"each): {asked}{counts[at] / sum(counts):.1%} of the rows drawn, "
+        told = (
+            f"{len(members[at])} rows, {counts[at]} drawn an epoch ({times:.2f} times each): "
+            f"{asked}{counts[at] / sum(counts):.1%} of the rows drawn, "
             f"{tokens[at] / sum(tokens):.1%} of the trained tokens"
         )
+        lines.append((one.name, told))
     return lines
 
 

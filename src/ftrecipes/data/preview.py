@@ -16,6 +16,7 @@ from ftrecipes.config.names import close
 from ftrecipes.config.schema import RunConfig
 from ftrecipes.data.doctor import verdict
 from ftrecipes.data.loader import Loader
+from ftrecipes.data.mix import describe_draws
 from ftrecipes.data.preview_notices import (
     SEVERITIES,
     Notice,
@@ -44,6 +45,8 @@ class Preview:
     totals: list[SplitTotals]
     """Of the training rows, and of those to evaluate on where there are some."""
     packing: Packing
+    sets: list[tuple[str, str]]
+    """Name of each data set of several, and what an epoch draws of it."""
     leaked: list[Pair]
     """Validation rows with the tokens of a training row."""
     rows: list[PreviewRow]
@@ -105,6 +108,7 @@ def preview(
         notices=sorted(notices, key=lambda notice: SEVERITIES.index(notice.severity)),
         totals=totals,
         packing=packing,
+        sets=describe_draws(rows, seed=config.train.seed),
         leaked=leaked,
         rows=[viewer.view(index, why=why) for index, why in chosen],
         numbers={name: number for name in sources if (number := viewer.number_of(name))},

@@ -122,9 +122,9 @@ class RowViewer:
         self._batches = [
             (step, batch) for step, plan in enumerate(steps, start=1) for batch in plan
         ]
-        self._batch_of = {
-            row: number for number, (_, batch) in enumerate(self._batches) for row in batch
-        }
+        # Of a row that is drawn several times the first.
+        numbered = reversed(list(enumerate(self._batches)))
+        self._batch_of = {row: number for number, (_, batch) in numbered for row in batch}
 
     def view(self, index: int, *, why: str = "") -> PreviewRow:
         """Row `index` of the TokenRows."""

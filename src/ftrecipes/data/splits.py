@@ -100,8 +100,8 @@ def _report(split: str, rows: TokenRows) -> None:
 
 
 def _report_sets(rows: TokenRows, *, seed: int) -> None:
-    for line in describe_draws(rows, seed=seed):
-        log.info(f"train: {line}")
+    for name, told in describe_draws(rows, seed=seed):
+        log.info(f"train: {name}: {told}")
     often = often_drawn(rows)
     if often:
         log.warning(
