@@ -112,8 +112,12 @@ def test_what_can_be_wrong(run, chat_file, tmp_path, words, code, expected):
 
 
 def test_what_a_row_holds_can_not_steer_the_terminal(run, tmp_path):
-    path = write_lines(tmp_path / "train.jsonl", [chat("\x1b[2J [bold]\u202e", "a\tb\nc")])
+    path = write_lines(
+        tmp_path / "train\x1b[2J.jsonl",
+        [chat("\x1b[2J [bold]\u202e", "a\tb\nc"), chat("\x1b<|im_start|>", "b")],
+    )
     _, out, _ = run(path)
+    assert "control-words" in out  # a finding, with the tokens around it
     assert "\x1b" not in out
     assert "\u202e" not in out
     assert r"\x1b[2J [bold]\u202e" in out

@@ -112,6 +112,9 @@ def test_what_a_message_says_of_its_training_hides_no_role():
     shown = view_all([row], build_tokenizer("chatml"))[0][0]
     assert said(shown, "assistant, not trained") == "bread"
     assert (said(shown, "assistant"), said(shown, "user")) == ("salt", "ac")
+    reading = build_tokenizer("chatml")  # a template that would write the key if it were there
+    reading.chat_template += "{{ messages | map(attribute='train') | select('defined') | list }}"
+    assert said(view_all([row], reading)[0][0], "user") == "ac"
 
 
 @pytest.mark.parametrize("family", ["qwen", "llama3_tools", "mistral_tools"])
@@ -126,9 +129,10 @@ def test_calls_of_tools_and_their_results(family):
 
 def test_a_text_that_brings_its_own_marks():
     tokenizer = build_tokenizer("none", add_bos=True)
-    [row] = view_all([{"prompt": "<s>Say it:", "completion": " well</s>"}], tokenizer)[0]
-    assert said(row, "prompt") == "<s>Say it:"
-    assert said(row, "answer") + said(row, END) == " well</s>"
+    rows = [{"prompt": "<s>Say it:", "completion": f" well{end}"} for end in ("", "</s>")]
+    for row in view_all(rows, tokenizer)[0]:
+        assert said(row, "prompt") == "<s>Say it:"
+        assert said(row, "answer") + said(row, END) == " well</s>"
 
 
 def test_a_blank_before_a_word_is_not_the_headers():
@@ -137,6 +141,9 @@ def test_a_blank_before_a_word_is_not_the_headers():
     row = view_all([chat("Hello", "Paris")], tokenizer)[0][0]
     assert said(row, "user").strip() == "Hello"
     assert said(row, "assistant").strip() == "Paris"
+    rows = [{"prompt": "And ", "completion": "the fox"}]
+    [row] = view_all(rows, build_tokenizer("none"))[0]
+    assert (said(row, "prompt"), said(row, "answer")) == ("And", " the fox")
 
 
 def test_plain_text_and_finished_tokens():
