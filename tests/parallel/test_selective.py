@@ -139,6 +139,23 @@ def test_other_products_in_the_second_forward_are_an_error():
     assert "--activation_checkpointing.save_ops=-aten.mm" in str(caught.value)
 
 
+def test_an_operator_that_was_added_is_to_be_left_out_again():
+    class Cached(nn.Module):
+        table: Tensor | None = None
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(D, D)
+
+        def forward(self, x: Tensor) -> Tensor:
+            if self.table is None:
+                self.table = torch.ones(D).tanh()
+            return (self.linear(x) * self.table).tanh() * x
+
+    with pytest.raises(ModelError, match=r"leave aten\.tanh out of --activation_check.*save_ops"):
+        gradients(Stack(Cached()), keeping_ops(["aten.tanh"]))
+
+
 class Frozen(nn.Module):
     """A CPU has no gradient of flex attention: it works on what needs none."""
 

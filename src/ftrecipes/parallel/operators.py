@@ -119,6 +119,11 @@ class KeptOps:
             return False
         return op in self._named or not _is_wide(op, args, results)
 
+    def how_to_drop(self, op: Op) -> str:
+        """What to do so that its results are kept no longer; for a message."""
+        name = name_of(op)
+        return f"{_FLAG}=-{name}" if _by_default(op) else f"leave {name} out of {_FLAG}"
+
 
 def _is_wide(op: Op, args: Sequence[Any], results: Any) -> bool:
     """Whether it is a product of many columns, each summed over little."""

@@ -14,7 +14,7 @@ operators that are not kept: casts that autocast had at hand, the marks of FSDP 
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import torch
@@ -41,7 +41,8 @@ def keeping_ops(save_ops: Sequence[str] = (), counts: OpCounts | None = None) ->
 
     `save_ops` changes the list, see KeptOps; an operator that is named there is kept however wide
     its result. A result that the module changes in place is copied first; one that leaves the
-    module, where others may change it, is not kept. Raises ConfigError.
+    module, where others may change it, is not kept. One that is changed behind the back of torch
+    and autograd (through numpy, say) gives wrong gradients. Raises ConfigError.
     """
     kept = KeptOps(save_ops)
 
@@ -66,6 +67,24 @@ class _Call:
 
     shapes: _Shapes
     results: Any = None
+    versions: list[tuple[Tensor, int]] = field(default_factory=list)
+
+    def keep(self, results: Any) -> None:
+        """What the operator gave."""
+        self.results = tree_map_only(Tensor, torch.detach, results)
+        self.watch(results)
+
+    def watch(self, given: Any) -> None:
+        """These tensors, which the module has, are the results or views of them."""
+        leaves = (leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor))
+        self.versions += [(tensor, tensor._version) for tensor in leaves]
+
+    def settle(self) -> None:
+        """The module is through: nothing is kept of what others have changed, or may yet change."""
+        is_changed = any(tensor._version != version for tensor, version in self.versions)
+        self.versions.clear()
+        if is_changed or any(map(_others_have, self.tensors())):
+            self.results = None
 
     def tensors(self) -> list[Tensor]:
         return [leaf for leaf in tree_leaves(self.results) if isinstance(leaf, Tensor)]
@@ -73,6 +92,7 @@ class _Call:
     def copy(self) -> None:
         """Before others change the results in place."""
         self.results = tree_map_only(Tensor, torch.clone, self.results)
+        self.versions.clear()
 
     def take(self) -> Any:
         """The results, once: whoever has them may change them."""
@@ -100,7 +120,12 @@ class _Counting(_Mode):
 
 
 class _Forward(_Mode):
-    """Keeps results, for as long as nobody changes them."""
+    """Keeps results, for as long as nobody changes them.
+
+    A change by an operator is seen before it is made. One by a kernel that torch does not know is
+    seen when all is over, where autograd was told of it: by `_version`, which is the same for all
+    views of a result but for those of `aten._unsafe_view`.
+    """
 
     def __init__(
         self, kept: KeptOps, calls: dict[Op, list[_Call]], counts: OpCounts | None
@@ -114,7 +139,7 @@ class _Forward(_Mode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         for tensor in changed_by(func, args, kwargs):
-            holder = self._holders.pop(tensor.untyped_storage().data_ptr(), None)
+            holder = self._holders.pop(_place(tensor), None)
             if holder is not None:
                 holder.copy()
         results = func(*args, **kwargs)
@@ -122,9 +147,11 @@ class _Forward(_Mode):
             call = _Call(_shapes(args))
             self._calls[func].append(call)
             if self._kept.keeps(func, args, kwargs, results):
-                call.results = tree_map_only(Tensor, torch.detach, results)
+                call.keep(results)
                 for tensor in call.tensors():
-                    self._holders[tensor.untyped_storage().data_ptr()] = call
+                    self._holders[_place(tensor)] = call
+        elif func is torch.ops.aten._unsafe_view.default and _place(results) in self._holders:
+            self._holders[_place(results)].watch(results)
         return results
 
     def __exit__(self, *error: Any) -> None:
@@ -132,8 +159,7 @@ class _Forward(_Mode):
         self._holders.clear()
         for op, calls in self._calls.items():
             for call in calls:
-                if any(_others_have(tensor) for tensor in call.tensors()):
-                    call.results = None
+                call.settle()
                 if self._counts is not None and call.results is not None:
                     self._counts.keep(op, call.results)
 
@@ -173,13 +199,16 @@ class _Recompute(_Mode):
             f"{name_of(op)} was not called alike in the two forwards of a checkpointed module.\n"
             f"  got: in call {index + 1} of the recompute tensors of {shapes}\n"
             f"  expected: as in the forward: {forward}\n"
-            "  do: use --activation_checkpointing full, or "
-            f"--activation_checkpointing.save_ops=-{name_of(op)}"
+            f"  do: use --activation_checkpointing full, or {self._kept.how_to_drop(op)}"
         )
 
 
 def _shapes(args: Sequence[Any]) -> _Shapes:
     return tuple(tuple(value.shape) for value in args if isinstance(value, Tensor))
+
+
+def _place(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def _others_have(tensor: Tensor) -> bool:
