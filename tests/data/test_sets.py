@@ -172,6 +172,10 @@ def test_a_hub_set_in_a_mix(write, monkeypatch):
     assert splits.rows.sources[-2:] == ["a.jsonl line 1", "a.jsonl line 2"]
     assert splits.rows.sources[0].startswith("o/d dev row")
     assert splits.val_rows.sources == ["o/d validation row 1"]
+    both = [{"name": "o/d", "train_split": split} for split in ("dev", "validation")]
+    splits = read(*both)
+    assert [one.name for one in splits.rows.sets] == ["o/d dev", "o/d validation"]
+    assert splits.rows.sources[3:] == splits.val_rows.sources == ["o/d validation row 1"]
 
 
 def test_the_faults_of_all_sets_are_told_together(write, tmp_path):

@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 
 from ftrecipes.config.sections import FsdpConfig
+from ftrecipes.data.rows import RowSet
 from ftrecipes.train.evaluate import evaluate
 from tests.distributed.sharded import Case
 from tests.distributed.training import ROWS, VALIDATION, Plan, assert_same
@@ -38,6 +39,24 @@ def check_few_rows(folder):
     """D12: in some steps a rank has fewer rows than others, or none."""
     for count in (5, 1):
         assert_same(*Plan(rows=ROWS[:count]).run_both(folder / f"{count}rows"))
+
+
+def check_a_mix_of_sets(folder):
+    """Rows of small sets come several times in an epoch; each set has an evaluation loss."""
+    plan = replace(
+        FULL,
+        sets=(RowSet("a", 3, 0.5), RowSet("b", 8, 0.5)),
+        val_rows=VALIDATION,
+        val_sets=(RowSet("a", 1), RowSet("b", 4)),
+        accumulation=2,
+    )
+    found, expected = plan.run_both(folder / "mix")
+    assert_same(found, expected)
+    for name in ("loss/a", "loss/b"):
+        losses = found.column("evaluation", name)
+        assert len(losses) > 1
+        torch.testing.assert_close(losses, expected.column("evaluation", name), rtol=1e-5, atol=0)
+    assert found.column("evaluation", "loss/a") != found.column("evaluation", "loss/b")
 
 
 def check_evaluation_does_not_depend_on_the_ranks(folder):

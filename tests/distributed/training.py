@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ftrecipes.config.precision import Precision, policy_dtype
 from ftrecipes.config.schema import DataConfig, RunConfig, SamplesConfig, TrainConfig
 from ftrecipes.data.prompts import Prompt
+from ftrecipes.data.rows import RowSet
 from ftrecipes.model.adapters import trainable_parameters
 from ftrecipes.parallel.engine import Engine, OneProcess
 from ftrecipes.parallel.mesh import build_mesh
@@ -55,6 +56,8 @@ class Plan:
     precision: Precision = FLOAT32
     prepare: Callable[[nn.Module], object] = lambda model: None
     settings: dict = field(default_factory=dict)
+    sets: tuple[RowSet, ...] = ()
+    val_sets: tuple[RowSet, ...] = ()
 
     def config(self, world: World) -> RunConfig:
         usual = {"batching_strategy": "padding", "batch_size_training": 2, "val_batch_size": 2}
@@ -86,9 +89,12 @@ class Plan:
         folder.mkdir(parents=True, exist_ok=True)
         world = world_of(sharded=sharded)
         model, engine = self.build(world, sharded=sharded)
-        val_rows = None if self.val_rows is None else token_rows(self.val_rows)
+        rows = replace(token_rows(self.rows), sets=self.sets)
+        val_rows = None
+        if self.val_rows is not None:
+            val_rows = replace(token_rows(self.val_rows), sets=self.val_sets)
         return open_training(
-            *(self.config(world), model, token_rows(self.rows), val_rows),
+            *(self.config(world), model, rows, val_rows),
             tokenizer=build_tokenizer("chatml"),
             prompts=self.prompts,
             metrics=folder / "metrics.jsonl",

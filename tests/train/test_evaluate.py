@@ -8,9 +8,12 @@ import pytest
 import torch
 
 from ftrecipes.config.errors import DataError
+from ftrecipes.data.loader import Loader
+from ftrecipes.data.rows import RowSet
 from ftrecipes.train.evaluate import _CompensatedSum, evaluate, perplexity
 from ftrecipes.train.step import BatchLoss
 from tests import reference
+from tests.model.routes import token_rows
 from tests.train.toy import CPU, FLOAT32, WORLD, Bigram, ToyLoader, ToyRoute, random_rows
 
 LENGTHS = [2, 60, 7, 31, 0, 15, 44, 9]
@@ -34,6 +37,28 @@ def test_loss_does_not_depend_on_the_batch_size(val_batch_size):
     assert result.perplexity == pytest.approx(math.exp(result.loss), rel=1e-12)
     assert (result.rows, result.total_rows) == (8, 8)
     assert (result.num_tokens, result.positions) == (sum(LENGTHS), sum(LENGTHS) + 16)
+
+
+@pytest.mark.parametrize("strategy", ["packing", "padding"])
+def test_each_of_several_data_sets_has_its_loss(strategy):
+    rows = random_rows([2, 60, 7, 31, 15, 44, 9])
+    sets = (RowSet("a", 2), RowSet("b", 4, 3.0), RowSet("c", 1, 0.5))
+    split = replace(token_rows(rows), sets=sets)
+    loader = Loader(split, strategy=strategy, batch_size=3, context_length=64, seed=1)
+    model = Bigram()
+    result = evaluate(loss_of(model), loader)
+    assert result.loss == pytest.approx(reference.evaluate(model, rows), abs=1e-6)
+    expected = {"a": rows[:2], "b": rows[2:6], "c": rows[6:]}
+    assert list(result.set_losses) == ["a", "b", "c"]
+    for name, own in expected.items():
+        assert result.set_losses[name] == pytest.approx(reference.evaluate(model, own), abs=1e-6)
+    assert sorted(row for batch in loader.evaluation_plan() for row in batch) == list(range(7))
+    first = evaluate(loss_of(model), loader, max_eval_step=1)
+    assert list(first.set_losses) == ["a"]
+    one = Loader(
+        replace(split, sets=()), strategy=strategy, batch_size=3, context_length=64, seed=1
+    )
+    assert evaluate(loss_of(model), one).set_losses == {}
 
 
 class KnownRoute(ToyRoute):

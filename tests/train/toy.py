@@ -62,6 +62,7 @@ class ToyLoader:
     rows: list[Row]
     plan: list[list[list[tuple[int, ...]]]]
     val_batch_size: int = 2
+    set_names: tuple[str, ...] = ()
 
     def steps_per_epoch(self, epoch):
         return len(self.plan[epoch])

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from ftrecipes.data.mix import draw_rows, has_weights, interleave
+from ftrecipes.data.mix import draw_rows, has_weights, interleave, trained_rows
 from ftrecipes.data.packing import RowIds, cut, group, pack, share_evenly
 from ftrecipes.data.rows import IGNORED, MicroBatch, TokenRows, Totals
 
@@ -75,19 +75,31 @@ class Loader:
     def evaluation_plan(self, limit: int = 0) -> list[RowIds]:
         """The micro-batches of all ranks (see `own`), in a fixed order that mixes the lengths.
 
-        Every row once. With `limit` > 0 only so many micro-batches, spread evenly over the split
-        before the ranks share them: the rows do not depend on the number of ranks.
+        Every row once, each micro-batch of one data set. With `limit` > 0 only so many, spread
+        evenly over the split before the ranks share them: the rows do not depend on the number of
+        ranks.
         """
-        rows = self._trained()
-        if self.strategy == "padding":
-            rows = rows[np.argsort(-self.rows.lengths[rows], kind="stable")]
-            # By first row of the file, so that the first few micro-batches are not the longest.
-            batches = sorted(cut(rows.tolist(), batch_size=self.batch_size), key=min)
-        else:
-            batches = self._batches(rows.tolist())
+        members = trained_rows(self.rows) if self.set_names else [self._trained()]
+        batches = [batch for own in members for batch in self._evaluation_batches(own)]
         if 0 < limit < len(batches):
             batches = [batches[index * len(batches) // limit] for index in range(limit)]
         return share_evenly(batches, parts=self.world_size)
+
+    @property
+    def set_names(self) -> tuple[str, ...]:
+        """Of the data sets, where there are several."""
+        names = tuple(one.name for one in self.rows.sets)
+        return names if len(names) > 1 else ()
+
+    def set_of(self, row_ids: RowIds) -> int:
+        """Which of several data sets the rows of a micro-batch of an evaluation are of.
+
+        0 for one without rows.
+        """
+        if not row_ids:
+            return 0
+        ends = np.cumsum([one.num_rows for one in self.rows.sets])
+        return int(np.searchsorted(ends, row_ids[0], side="right"))
 
     def totals(self, batches: list[RowIds]) -> Totals:
         """What micro-batches hold together."""
@@ -138,6 +150,13 @@ class Loader:
 
     def _trained(self) -> np.ndarray:
         return np.flatnonzero(self.rows.token_counts)
+
+    def _evaluation_batches(self, rows: np.ndarray) -> list[RowIds]:
+        if self.strategy == "packing":
+            return self._batches(rows.tolist())
+        rows = rows[np.argsort(-self.rows.lengths[rows], kind="stable")]
+        # By first row of the file, so that the first few micro-batches are not the longest.
+        return sorted(cut(rows.tolist(), batch_size=self.batch_size), key=min)
 
     def _batches(self, order: list[int]) -> list[RowIds]:
         if self.strategy == "packing":

@@ -1,6 +1,6 @@
 """The raw rows of a run's splits: those of one data set, or of several joined."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -105,7 +105,7 @@ def _load_sets(
         _load(config_of(common, one), tokenizer, one, faults=faults, may_be_small=True)
         for one in sets
     ]
-    own, found = name_apart(sets, own), {}
+    own, found = name_apart(sets, _evaluated_once(own)), {}
     for split in ("train", "validation"):
         having = [(one, raws[split]) for one, raws in zip(sets, own, strict=True) if split in raws]
         if having:
@@ -116,7 +116,9 @@ def _load_sets(
         except DataError as fault:
             faults.append(fault)
     elif "validation" in found:
-        _tell_without(sets, found["validation"])
+        without = [one.name for one, raws in zip(sets, own, strict=True) if len(raws) == 1]
+        if without:
+            log.info(f"there are no rows to evaluate on of {', '.join(without)}")
     elif config.data.val_fraction and evaluates and not faults:
         faults.append(
             DataError(
@@ -127,11 +129,16 @@ def _load_sets(
     return found
 
 
-def _tell_without(sets: Sequence[DataSet], validation: RawRows) -> None:
-    having = {part.name for part in validation.parts}
-    without = [one.name for one in sets if one.name not in having]
-    if without:
-        log.info(f"there are no rows to evaluate on of {', '.join(without)}")
+def _evaluated_once(own: Sequence[Mapping[str, RawRows]]) -> list[dict[str, RawRows]]:
+    """Without validation rows that an earlier set has: two parts of a hub data set share them."""
+    seen, kept = set(), []
+    for raws in own:
+        validation = raws.get("validation")
+        key = validation and (validation.name, validation.fingerprint)
+        repeats = key in seen
+        kept.append({split: raw for split, raw in raws.items() if split == "train" or not repeats})
+        seen |= {key} if validation else set()
+    return kept
 
 
 def _warn_of_same(train: RawRows, validation: RawRows) -> None:

@@ -1,6 +1,7 @@
 """Several data sets become one split: each read and tokenised as if it were alone, then joined."""
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -48,7 +49,11 @@ def name_apart(
 
 
 def join_raws(found: Sequence[tuple[DataSet, RawRows]]) -> RawRows:
-    """The rows of all sets, one set behind another."""
+    """The rows of all sets, one set behind another.
+
+    A set is called what `--dataset` calls it; two splits of one set are called by their rows.
+    """
+    names = Counter(one.name for one, _ in found)
     raws = [raw for _, raw in found]
     prints = [f"{raw.name} {raw.fingerprint}" for raw in raws if raw.fingerprint]
     return RawRows(
@@ -58,7 +63,7 @@ def join_raws(found: Sequence[tuple[DataSet, RawRows]]) -> RawRows:
         sources=[source for raw in raws for source in raw.sources],
         fingerprint="\n".join(prints) if len(prints) == len(raws) else None,
         parts=tuple(
-            RawSet(one.name, raw, one.weight, one.own)
+            RawSet(one.name if names[one.name] == 1 else raw.name, raw, one.weight, one.own)
             for (one, _), raw in zip(found, raws, strict=True)
         ),
     )
@@ -155,6 +160,8 @@ def _sum(intakes: Sequence[Intake]) -> Intake:
 def _under(name: str, raw: RawRows) -> RawRows:
     """Its rows named by the path of the set."""
     folder = name.rstrip("/")
+    if raw.sources[:1] and raw.sources[0].startswith(f"{folder} "):
+        return raw  # so they are already, as those of the hub
     sources = [
         folder + source.removeprefix(raw.name)
         if source.startswith(f"{raw.name} ")

@@ -1,10 +1,10 @@
 """What a run tells while it goes: metrics.jsonl, progress, log and memory in one place."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Protocol, Self
 
 import torch
@@ -154,25 +154,20 @@ class Recorder:
         rows: int,
         total_rows: int,
         seconds: float,
+        set_losses: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
-        """One evaluation after `step` steps; 0 = before the first."""
+        """One evaluation after `step` steps; 0 = before the first. `set_losses` are by data set."""
         self._times.add("evaluation", seconds)
-        self._write(
-            "evaluation",
-            step=step,
-            epoch=epoch,
-            loss=loss,
-            perplexity=perplexity,
-            num_tokens=num_tokens,
-            positions=positions,
-            rows=rows,
-            total_rows=total_rows,
-            seconds=seconds,
-        )
+        numbers = {"step": step, "epoch": epoch, "loss": loss, "perplexity": perplexity}
+        numbers |= {"num_tokens": num_tokens, "positions": positions}
+        numbers |= {"rows": rows, "total_rows": total_rows, "seconds": seconds}
+        by_set = {f"loss/{name}": value for name, value in set_losses.items()}
+        self._write("evaluation", **numbers, **by_set)
         share = f"{rows} rows" if rows == total_rows else f"{rows} of {total_rows} rows"
         log.info(
             f"evaluation after step {step}: loss {loss:.4f}, perplexity {perplexity:.4g} "
             f"({num_tokens} tokens in {share}, {clock(seconds)})"
+            + "".join(f"; {name} {value:.4f}" for name, value in set_losses.items())
         )
 
     def epoch(self, *, step: int, epoch: int, loss: float | None, num_tokens: int) -> None:

@@ -11,6 +11,7 @@ from torch import nn
 
 from ftrecipes.config.errors import DataError
 from ftrecipes.data.loader import Loader
+from ftrecipes.data.packing import RowIds
 from ftrecipes.runtime.collectives import sum_floats
 from ftrecipes.train.step import BatchLoss
 from ftrecipes.train.stop import NEVER, Stop, stop_together
@@ -27,6 +28,8 @@ class Evaluation:
     rows: int
     total_rows: int
     seconds: float
+    set_losses: dict[str, float]
+    """By data set, where there are several; without those of which no label counts."""
 
 
 def evaluate(
@@ -49,15 +52,17 @@ def evaluate(
             "  do: raise --context_length or --max_eval_step, mend the validation rows, or use "
             "--run_validation False"
         )
-    loss_sum = _CompensatedSum(batch_loss.world.device)
+    names = loader.set_names
+    loss_sums = [_CompensatedSum(batch_loss.world.device) for _ in names or ("all",)]
     with evaluation_mode(batch_loss.model), torch.no_grad():
         for row_ids in loader.own(plan):
             stop_together(stop, batch_loss.world)
             batch = loader.micro_batch(row_ids)
             if batch.lengths:
-                loss_sum.add(batch_loss.loss_sum(batch))
-    [whole_sum] = sum_floats([loss_sum.item()], batch_loss.world)
-    loss = whole_sum / totals.num_tokens
+                at = loader.set_of(row_ids) if names else 0
+                loss_sums[at].add(batch_loss.loss_sum(batch))
+    whole_sums = sum_floats([loss_sum.item() for loss_sum in loss_sums], batch_loss.world)
+    loss = sum(whole_sums) / totals.num_tokens
     return Evaluation(
         loss=loss,
         perplexity=perplexity(loss),
@@ -66,7 +71,19 @@ def evaluate(
         rows=totals.rows,
         total_rows=loader.num_rows,
         seconds=time.perf_counter() - began,
+        set_losses=_by_set(loader, plan, whole_sums) if names else {},
     )
+
+
+def _by_set(loader: Loader, plan: list[RowIds], sums: list[float]) -> dict[str, float]:
+    """Loss of each data set, of the sums of its token losses."""
+    losses = {}
+    for at, name in enumerate(loader.set_names):
+        own = [row_ids for row_ids in plan if row_ids and loader.set_of(row_ids) == at]
+        num_tokens = loader.totals(own).num_tokens
+        if num_tokens:
+            losses[name] = sums[at] / num_tokens
+    return losses
 
 
 def perplexity(loss: float) -> float:
