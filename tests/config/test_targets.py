@@ -197,6 +197,9 @@ def test_tuples_become_lists():
         ("{" * 9999, "write JSON in single quotes"),
         ("attention:first-2", """write '{"attention": "first-2"}'"""),
         ("attention=2", """write '{"attention": 2}'"""),
+        ("block=[1]", """write '{"block": [1]}'"""),
+        ("block: [first-2, 3]", """write '{"block": ["first-2", "3"]}'"""),
+        ("block=-1", """write '{"block": [-1]}'"""),
     ],
 )
 def test_what_is_no_target(value, reason):

@@ -107,13 +107,19 @@ def _name(entry: object) -> str:
     mapped = re.fullmatch(r"([^:=]+)[:=](.+)", name)
     if mapped:
         what, place = (part.strip(" '\"") for part in mapped.groups())
-        place = place if place.isdigit() else f'"{place}"'
-        raise ValueError(f"""write '{{"{what}": {place}}}'""")
+        raise ValueError(f"""write '{{"{what}": {json.dumps(_meant(place))}}}'""")
     if _COMMA.search(name):
         raise ValueError(f"{name}: write each name as an entry of its own")
     if not _NAME.fullmatch(name):
         raise ValueError(f"{_shown(name)} is no name of a class or a module, and no pattern")
     return name
+
+
+def _meant(place: str) -> object:
+    """The place, for JSON, that was written behind a name."""
+    if _BLOCK.fullmatch(place):
+        return [int(place)] if place.startswith("-") else int(place)
+    return _entries(place) if _LIST.fullmatch(place) else place
 
 
 def _plain(place: object) -> object:

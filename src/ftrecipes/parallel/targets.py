@@ -134,9 +134,9 @@ def _unmatched(matcher: str, *, tree: list[Part], blocks: list[Part]) -> str:
     place, _, word = matcher.rpartition(".")
     near = (close(template(matcher), patterns) if place else None) or close(word, words)
     return Fault(
-        f"{FLAG}: {matcher} matches "
+        f"{FLAG}: {shown(matcher)} matches "
         + (f"{only} only, in no block of {model}" if outside else f"nothing in {model}"),
-        got=matcher,
+        got=shown(matcher),
         expected=f"{', '.join(words)}, or a pattern of module names such as {patterns[-1]}",
         do=f"did you mean {near}?" if near else "",
     ).text
