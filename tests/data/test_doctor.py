@@ -217,7 +217,7 @@ def test_a_fault_is_found_and_told(code):
     others = [other.told for other in findings if other.code != code and other.severity != "info"]
     assert others == []
     assert found.told.startswith(f"{code}: {found.text}")
-    assert found.told.endswith(f"do: {KINDS[code].mend}")
+    assert found.told.endswith(KINDS[code].mend)
     if found.severity != "info":
         assert found.source == f"rows row {len(rows)}"
 

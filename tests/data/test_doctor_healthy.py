@@ -146,6 +146,18 @@ def test_bos_before_each_question_is_a_templates_way():
     assert codes_of([chat("Hi", "Yo", "And?", "No")], tokenizer) == []
 
 
+def test_bos_that_opens_each_turn_is_a_templates_way():
+    """As SmolLM2: the beginning of turns, their end, and the pad token are BOS, EOS and EOS."""
+    tokenizer = build_tokenizer("chatml", pad="eos")
+    tokenizer.bos_token = "<|im_start|>"
+    assert codes_of(dialogs("chatml"), tokenizer) == [("info", "pad-is-end")]
+    text = tokenizer.apply_chat_template(chat("Hi", "Yo")["messages"], tokenize=False)
+    found = codes_of([{"text": text}], tokenizer)
+    assert found == [("warning", "marks-trained"), ("info", "pad-is-end")]
+    twice = chat("Hi<|im_start|>", "Yo")
+    assert ("warning", "control-words") in codes_of([twice], tokenizer)
+
+
 @pytest.mark.parametrize("truncation", ["right", "left", "drop", "split"])
 def test_rows_that_were_cut_are_still_known(truncation):
     """The sampled row is found in what its template writes again, whatever part is left of it."""

@@ -76,7 +76,7 @@ KINDS = {
         "warning",
         "the texts are the same, and the last tokens of the prompt are not: a blank or a word goes "
         "over the border",
-        "begin the answer with the blank that ends the prompt",
+        f"begin the answer with the blank that ends the prompt; {CHOOSE}",
     ),
     "no-generation-prompt": Kind(
         "warning",
@@ -127,12 +127,12 @@ KINDS = {
     "pad-is-end": Kind(
         "info",
         "the pad token is what ends answers too, which is no harm: labels follow positions",
-        "nothing",
+        "",
     ),
     "pad-in-text": Kind(
         "info",
         "rows hold the pad token, which is no harm: labels follow positions",
-        "nothing",
+        "",
     ),
     "history-rewritten": Kind(
         "info",

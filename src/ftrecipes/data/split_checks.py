@@ -1,14 +1,16 @@
 """Checks of a whole split by its ids and labels alone: what begins rows, and what ends answers."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 
 from ftrecipes.data.encode import opening_ids
 from ftrecipes.data.findings import Finding, finding
 from ftrecipes.data.split_ids import Split, known_ids
-from ftrecipes.data.template import QUESTION, Template
+from ftrecipes.data.template import QUESTION, Messages, Template
 
+ANSWER = {"role": "assistant", "content": "!"}
 BLANKS = 3
 """Tokens of white space that may stand behind the last end token, where all is trained."""
 
@@ -92,12 +94,12 @@ def _cut(split: Split) -> Iterator[Finding]:
 
 def _marks(split: Split) -> Iterator[Finding]:
     """Marks of a user's turn that are trained."""
-    if split.data.train_on == "all" or not isinstance(split.tokenizer.chat_template, str):
+    if split.data.train_on == "all":
         return
-    asked = Template(split.tokenizer, None).try_write(QUESTION)
-    opening = (asked or "").partition(QUESTION[0]["content"])[0]
+    opening = _write(split, QUESTION).partition(QUESTION[0]["content"])[0]
     ids = np.unique(split.tokenizer(opening, add_special_tokens=False)["input_ids"]).astype(int)
-    others = [*known_ids(split.tokenizer.bos_token_id), *split.end_ids]
+    bos = [] if _bos_opens_turns(split) else known_ids(split.tokenizer.bos_token_id)
+    others = [*bos, *split.end_ids]
     headers = np.setdiff1d(ids[split.is_mark[ids]], others)
     trained = np.flatnonzero(split.is_trained & split.is_one_of(headers))
     if len(trained):
@@ -118,9 +120,9 @@ def _bos(split: Split) -> Iterator[Finding]:
     else:
         is_inner = is_bos.copy()
         is_inner[starts] = False
-        inner = np.flatnonzero(is_inner)
-        # Some templates put one before each question.
-        more = inner[~split.is_one_of(split.end_ids, inner - 1)]
+        more = np.flatnonzero(is_inner)
+        if _bos_opens_turns(split):
+            more = more[is_bos[more - 1]]
     if len(more):
         text = f"{split.tokenizer.bos_token} stands where no row begins in {{rows}}"
         yield split.found("bos-repeated", text, more)
@@ -131,6 +133,23 @@ def _bos(split: Split) -> Iterator[Finding]:
         is_asked = split.kind == "chat" and split.data.chat_template is not None
         text = f"{{rows}} do not begin with {split.tokenizer.bos_token}, which the tokenizer adds"
         yield split.found("no-bos", text, lacking, severity=None if is_asked else "info")
+
+
+def _bos_opens_turns(split: Split) -> bool:
+    """Whether the template writes BOS before each turn, as those of Llama 2 and SmolLM2 do."""
+    text = _write(split, [*QUESTION, ANSWER, *QUESTION, ANSWER])
+    is_bos = [
+        token == split.tokenizer.bos_token_id
+        for token in split.tokenizer(text, add_special_tokens=False)["input_ids"]
+    ]
+    return any(here and not before for before, here in pairwise(is_bos))
+
+
+def _write(split: Split, messages: Messages) -> str:
+    """What the template makes of them; nothing where there is none, or it refuses."""
+    if not isinstance(split.tokenizer.chat_template, str):
+        return ""
+    return Template(split.tokenizer, None).try_write(messages) or ""
 
 
 def _pads(split: Split) -> Iterator[Finding]:
