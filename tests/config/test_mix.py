@@ -161,6 +161,13 @@ def test_all_faults_are_told_together(flags_of):
     assert len(faults) == 7
 
 
+def test_the_words_of_other_tools(flags_of):
+    words = "--interleave_probs 0.7,0.3 --dataset_mixer x"
+    settled, meant = faults_of(lambda: parse(flags_of("a.jsonl", words)))
+    assert "do: leave it out: weights of several sets stand in --dataset (a.jsonl:0.7" in settled
+    assert "do: did you mean --dataset?" in meant
+
+
 def test_a_run_yaml_repeats_its_run(flags_of, needed):
     value = [{"path": "a.jsonl", "weight": 0.7, "max_rows": 5, "columns": {"output": "x"}},
              {"path": "o/d", "weight": 3, "split": "dev", "train_on": "all"}]  # fmt: skip

@@ -45,7 +45,7 @@ MEANINGS = {
     "test_size",
     "data.val_split": "dataset_test_split eval_split validation_split",
     "dataset": "data dataset_name dataset_path data_file train_file train_data train_dataset "
-    "data_files data.file data.path datasets",
+    "data_files data.file data.path datasets dataset_mixer dataset_mixture",
     "device": "device_map accelerator",
     "dtype": "torch_dtype model_dtype precision",
     "early_stopping_patience": "early_stopping early_stop patience",
@@ -116,6 +116,8 @@ MEANINGS = {
 }
 # How it is settled in a run -> words for it.
 SETTLED = {
+    "weights of several sets stand in --dataset (a.jsonl:0.7,b.jsonl:0.3)": "interleave_probs "
+    "mix_strategy dataset_weights dataset_probabilities sampling_probabilities",
     "every step is in metrics.jsonl": "logging_steps logging_strategy logging_first_step "
     "logging_dir log_interval log_every log_every_n_steps log_freq",
     "attention is chosen by a probe of the model": "flash_attention flash_attn flash_attention_2 "
