@@ -95,9 +95,7 @@ def test_fewer_validation_rows_than_a_batch_are_all_evaluated(write):
 
 
 def test_rows_set_aside_are_not_trained_on_without_validation_either(write):
-    rows, val_rows = read(
-        config(write(10), val_fraction=0.2, run_validation=False), TOKENIZER
-    )
+    rows, val_rows = read(config(write(10), val_fraction=0.2, run_validation=False), TOKENIZER)
     assert (len(rows), val_rows) == (8, None)
 
 
