@@ -105,7 +105,7 @@ def test_the_best_is_a_result_like_the_last(tmp_path, kind, caplog):
 def test_a_failure_is_a_warning_and_training_goes_on(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(result, "save_adapter", lambda *_, **__: refuse(None))
     run_result("adapter").save_best(tmp_path, state=STATE)
-    [record] = [record for record in caplog.records if record.levelname == "WARNING"]
+    [record] = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert "best weights so far are not kept" in record.message
     assert "No space left" in record.message
     assert names(tmp_path) == []
