@@ -1,5 +1,6 @@
 """The best result moves in whole, in the place of an earlier best, or that one stays."""
 
+import logging
 import os
 import stat
 from dataclasses import replace
