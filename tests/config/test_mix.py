@@ -203,6 +203,7 @@ def test_a_set_has_the_settings_of_all_but_for_its_own(flags_of):
         ("a.jsonl", "a.jsonl"),
         (WEIGHTED, "a.jsonl:0.7,b.jsonl:0.3"),
         ([{"name": "a"}, {"name": "b"}], "a,b"),
+        ([{"name": "a", "weight": 1 / 3}], "a:0.3333333333333333"),
         ([{"name": "a,b"}, {"name": "b"}], '[{"name": "a,b"}, {"name": "b"}]'),
     ],
 )

@@ -70,5 +70,5 @@ def dataset_words(config: RunConfig) -> str:
     if not plain or any(mark in one.name for one in sets for mark in ",:"):
         return json.dumps(config.train.dataset)
     return ",".join(
-        one.name if one.weight is None else f"{one.name}:{one.weight:g}" for one in sets
+        one.name if one.weight is None else f"{one.name}:{one.weight!r}" for one in sets
     )
