@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from ftrecipes.commands import exits
@@ -71,6 +72,23 @@ def test_a_fault_of_ours_shows_its_traceback(capsys):
     shown = capsys.readouterr().err
     assert "Traceback" in shown
     assert "KeyError: 'x'" in shown
+
+
+def take_too_much():
+    """4 EiB of a CPU's memory."""
+    torch.empty(2**60)
+
+
+@pytest.mark.parametrize(
+    "action",
+    [take_too_much, raising(torch.OutOfMemoryError("CUDA out of memory")), raising(MemoryError())],
+)
+def test_too_little_memory_is_said_with_what_helps(action, capsys):
+    assert leave(action) == 1
+    told = capsys.readouterr().err
+    assert "\nerror: out of memory: " in told
+    assert "do: try --activation_checkpointing full" in told
+    assert "fault of ftrecipes" not in told
 
 
 def test_an_interrupt_is_no_fault(capsys):

@@ -196,7 +196,6 @@ def test_files_of_fsdp(prefix, settings, expected, needed):
         ("activation_checkpointng", "activation_checkpointing"),
         ("gradient_checkpoint", "activation_checkpointing full"),
         ("gradient_checkpointng", "gradient_checkpointing"),
-        ("gradient_checkpointing_kwargs", "activation_checkpointing"),
         ("disable_gradient_checkpointing", "activation_checkpointing none"),
         ("every_n_layers", "activation_checkpointing.every_n"),
         ("activation_offloading", "activation_checkpointing.offload"),

@@ -18,7 +18,7 @@ BLOCKS = "model.layers.{0-3} (LlamaDecoderLayer)"
 WAYS = {
     "full": ({METHOD: "full"}, BLOCKS),
     "gradient_checkpointing": ({"gradient_checkpointing": True}, BLOCKS),
-    "selective": ({METHOD: "selective"}, f"{BLOCKS}; but for products and attention"),
+    "selective": ({METHOD: "selective"}, f"{BLOCKS}; selective"),
     "target": (
         {TARGET: '{"attention": "first-2, last-1", "mlp": [1]}'},
         "model.layers.{0,1,3}.self_attn (LlamaAttention), model.layers.1.mlp (LlamaMLP)",
@@ -30,7 +30,7 @@ WAYS = {
     "every_n": ({EVERY_N: 2}, "model.layers.{0,2} (LlamaDecoderLayer)"),
     "offload": ({OFFLOAD: True}, f"{BLOCKS}; inputs in the memory of the host"),
 }
-MARK = "computed again in the backward: "
+MARK = "checkpointed: "
 
 
 @pytest.fixture(scope="module")

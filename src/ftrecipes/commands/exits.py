@@ -1,8 +1,8 @@
 """How a command ends: what is shown, and the exit code.
 
-0 done; 1 a fault of ours or of a library; 2 flags or configuration file; 3 data; 4 model or
-adapter; 5 saving or reading back; 6 training could not go on; 7 another process of the run died,
-failed or is stuck; 128 + n stopped by signal n (130: Ctrl-C).
+0 done; 1 out of memory, or a fault of ours or of a library; 2 flags or configuration file; 3 data;
+4 model or adapter; 5 saving or reading back; 6 training could not go on; 7 another process of the
+run died, failed or is stuck; 128 + n stopped by signal n (130: Ctrl-C).
 """
 
 import json
@@ -73,12 +73,23 @@ def end(action: Callable[[], object]) -> NoReturn:
             _leave(INTERRUPTED, "interrupted")
         except Exception as error:  # noqa: BLE001  the process ends here, and shows its traceback
             # In one piece: other processes write too.
-            sys.stderr.write(
-                f"{traceback.format_exc()}error: {_name()}this is a fault of ftrecipes or of a "
-                "library, not of the flags\n"
-            )
+            sys.stderr.write(f"{traceback.format_exc()}error: {_name()}{_reason(error)}\n")
             _leave(1, f"{type(error).__name__}: {error}")
     sys.exit(0)
+
+
+def _reason(error: Exception) -> str:
+    """Why a run ended with an error that is none of ours."""
+    first = str(error).partition("\n")[0]
+    # By name, as torch takes seconds to import. On a CPU torch has no type of its own for it.
+    is_full = type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in first
+    if not is_full and not isinstance(error, MemoryError):
+        return "this is a fault of ftrecipes or of a library, not of the flags"
+    return (
+        f"out of memory: {first}\n"
+        "  do: try --activation_checkpointing full (docs/activations.md), a smaller "
+        "--batch_size_training or --context_length, or --quantization 4bit with --use_peft"
+    )
 
 
 def _tells(error: RecipeError) -> bool:

@@ -40,10 +40,13 @@ def check_recomputing(config: RunConfig) -> Iterator[Fault]:
 
 def _two_kinds(config: RunConfig, first: str, names: list[str]) -> Fault:
     ours, theirs = _told(config, first), _told(config, OTHER)
-    do = f"leave {theirs} out: --{SECTION} works alone and with --enable_fsdp"
+    is_typed = config.origins.get(OTHER, "").startswith("--")
+    leave = f"leave {theirs} out" if is_typed else f"add --{OTHER} false"
+    do = f"{leave}: --{SECTION} works alone and with --enable_fsdp"
     if config.activation_checkpointing.method == "none":
         what = f"{theirs} asks for what {ours} turns off"
         do = f"keep one of the two; --{SECTION} works alone and with --enable_fsdp"
+        do = do if is_typed else f"add --{OTHER} false"
     else:
         what = f"{ours} and {theirs} can not both be on: every block would be computed more than "
         what += "twice"

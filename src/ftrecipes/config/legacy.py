@@ -195,7 +195,11 @@ CHECKPOINTING = {
     "activation_checkpointing_target": _renamed("", "activation_checkpointing.target"),
     "activation_checkpointing_offload": _renamed("", "activation_checkpointing.offload"),
     "activation_cpu_offload": _renamed("", "activation_checkpointing.offload"),
-    "activation_checkpointing_reentrant": Fate("refused", "", why=REENTRANT, neutral="false"),
+    **dict.fromkeys(
+        ("activation_checkpointing_reentrant", "gradient_checkpointing_kwargs.use_reentrant"),
+        Fate("refused", "", why=REENTRANT, neutral="false"),
+    ),
+    "gradient_checkpointing_kwargs": _ignored("", REENTRANT),
 }
 OTHERS: Mapping[str, Fate] = MappingProxyType(
     {

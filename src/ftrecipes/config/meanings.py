@@ -5,7 +5,7 @@ Other tools: TRL and transformers.TrainingArguments, axolotl, LLaMA-Factory, Lig
 
 # Flag, or flag and value -> other words for it. A flag whose time has not come is one as well.
 MEANINGS = {
-    "activation_checkpointing": "gradient_checkpointing_kwargs activation_checkpoint "
+    "activation_checkpointing": "activation_checkpoint "
     "activation_checkpoint.mode recompute_granularity recompute_method",
     "activation_checkpointing full": "grad_checkpointing use_gradient_checkpointing "
     "gradient_checkpoint recompute enable_activation_checkpointing",

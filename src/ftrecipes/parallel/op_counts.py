@@ -48,7 +48,7 @@ class OpCounts:
         """A table for the log: the operator that ran again most often first, then by name."""
         names = sorted({*self.kept, *self.recomputed}, key=lambda n: (-self.recomputed[n], n))
         width = max(map(len, [*names, _VIEWS]))
-        rows = [f"{'':{width}}  computed again      kept         MiB"]
+        rows = [f"{'':{width}}  computed again      kept    kept MiB"]
         for name in names:
             size = self.kept_bytes[name] / _MIB
             rows.append(

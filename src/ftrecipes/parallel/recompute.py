@@ -109,19 +109,20 @@ def refuse_two_kinds(model: nn.Module) -> None:
 
     Both kinds at once give right gradients, and compute every block three times.
     """
-    found = _other_kind(model)
+    found = other_kind(model)
     if found is not None:
         raise ConfigError(
             "--activation_checkpointing and the gradient checkpointing of transformers can not both"
             " be on: every block would be computed three times.\n"
             f"  got: {type(model).__name__} with {found}\n"
             "  expected: one of the two; with --enable_fsdp that is --activation_checkpointing\n"
-            "  do: switch the other one off where the model comes from, or use "
-            "--activation_checkpointing none"
+            "  do: switch the other one off where the model comes from (take "
+            "gradient_checkpointing out of its config.json), or use --activation_checkpointing "
+            "none"
         )
 
 
-def _other_kind(model: nn.Module) -> str | None:
+def other_kind(model: nn.Module) -> str | None:
     """What of a model says that it recomputes by other means.
 
     transformers 5.24 acts on `gradient_checkpointing` of a config while it builds a model, and

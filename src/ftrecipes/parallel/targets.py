@@ -132,12 +132,13 @@ def _unmatched(matcher: str, *, tree: list[Part], blocks: list[Part]) -> str:
     outside = [part.name or model for part in matcher_of(matcher, blocks)(tree[0])]
     only = ", ".join(outside[:_MOST_SHOWN])
     place, _, word = matcher.rpartition(".")
-    near = (close(template(matcher), patterns) if place else None) or close(word, words)
+    near = next((pattern for pattern in patterns if pattern.endswith(f".{matcher}")), None)
+    near = near or (close(template(matcher), patterns) if place else None) or close(word, words)
     return Fault(
         f"{FLAG}: {shown(matcher)} matches "
         + (f"{only} only, in no block of {model}" if outside else f"nothing in {model}"),
         got=shown(matcher),
-        expected=f"{', '.join(words)}, or a pattern of module names such as {patterns[-1]}",
+        expected=f"{', '.join(words)}, or a pattern of module names such as {patterns[:2][-1]}",
         do=f"did you mean {near}?" if near else "",
     ).text
 

@@ -16,7 +16,7 @@ from ftrecipes.model.units import find_blocks
 from ftrecipes.parallel.offload import HostStash
 from ftrecipes.parallel.op_counts import OpCounts
 from ftrecipes.parallel.operators import KeptOps
-from ftrecipes.parallel.recompute import Contexts, recompute, refuse_two_kinds
+from ftrecipes.parallel.recompute import Contexts, other_kind, recompute, refuse_two_kinds
 from ftrecipes.parallel.selective import counting, keeping_ops
 from ftrecipes.parallel.targets import Selected, in_words, select
 from ftrecipes.parallel.wrap import blocks_of, lora_aware_wrap_policy
@@ -74,9 +74,11 @@ def recompute_as_asked(config: RunConfig, model: nn.Module, device: torch.device
             counts=counts,
         )
         leave_recomputing_to(modules)
-        log.info(f"computed again in the backward: {in_words(selected)}{_how(config)}")
+        log.info(f"checkpointed: {in_words(selected)}{_how(config)}")
+    elif (kind := other_kind(model)) is not None:
+        log.info(f"checkpointed by transformers itself: {type(model).__name__} with {kind}")
     elif is_asked(config):
-        log.info("computed again in the backward: nothing, as --activation_checkpointing.target is")
+        log.info("checkpointed: nothing, as --activation_checkpointing.target {} asks")
 
 
 def _contexts(config: RunConfig, counts: OpCounts | None) -> Contexts:
@@ -90,6 +92,8 @@ def _keeping(config: RunConfig, device: torch.device) -> Callable[[], AbstractCo
 
 
 def _how(config: RunConfig) -> str:
-    parts = ["but for products and attention"] if method_in(config) == "selective" else []
-    parts += ["inputs in the memory of the host"] * config.activation_checkpointing.offload
+    settings = config.activation_checkpointing
+    parts = ["selective"] if method_in(config) == "selective" else []
+    parts += [f"save_ops {','.join(settings.save_ops)}"] if settings.save_ops else []
+    parts += ["inputs in the memory of the host"] if settings.offload else []
     return "".join(f"; {part}" for part in parts)
