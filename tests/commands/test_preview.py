@@ -98,6 +98,8 @@ def test_a_run_that_would_be_refused_ends_as_it_would(run, tmp_path):
     [
         (["--row", "13"], 2, "--row 13: there is no such row.\n  expected: 1 to 12"),
         (["--row", "0"], 2, "--row: out of range"),
+        (["--row", "-3"], 2, "--row: out of range"),
+        (["--row", "\u00b2"], 2, "there is no such row"),
         (["--html", "none/page.html"], 2, "there is no folder"),
         (["--data.format", "text"], 3, "needs the column 'text'"),
         (["--tokenizer_name", "{empty}"], 4, "can not be loaded"),

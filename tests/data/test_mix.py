@@ -63,10 +63,15 @@ def test_counts_are_exact_to_less_than_a_row(sizes, data):
     assert count_draws(sizes, [8 * weight for weight in weights]) == draws
 
 
-def test_an_epoch_that_can_not_be_planned_is_refused():
-    with pytest.raises(DataError, match=r"an epoch would be 1e\+09 rows") as caught:
-        count_draws([1000, 10], [1e-6, 1])
-    assert "lower the weight 1" in str(caught.value)
+@pytest.mark.parametrize(
+    ("weights", "rows", "lower"),
+    [([1e-6, 1], "1.00e+9", "1"), ([1e-300, 1e300], "1.00e+603", "1e+300")],
+)
+def test_an_epoch_that_can_not_be_planned_is_refused(weights, rows, lower):
+    with pytest.raises(DataError) as caught:
+        count_draws([1000, 10], weights)
+    assert f"an epoch would be {rows} rows" in str(caught.value)
+    assert f"lower the weight {lower}," in str(caught.value)
 
 
 @pytest.mark.parametrize(("strategy", "shuffle"), STRATEGIES)
@@ -198,6 +203,8 @@ def test_what_is_told():
     [(_, line), _] = describe_draws(make_sets([20, 5], [None, None]), seed=1)
     assert line.startswith("20 rows, 20 drawn an epoch (1.00 times each): 80.0% of the rows")
     assert describe_draws(make_rows([3, 4]), seed=1) == []
+    [(_, line), _] = describe_draws(make_sets([3, 4], [1e308, 1.5e308]), seed=1)
+    assert "40.0% asked" in line
 
 
 def test_sets_that_are_learnt_by_heart_are_told():

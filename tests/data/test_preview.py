@@ -150,6 +150,8 @@ def test_all_parts_of_a_row_that_is_split():
     [
         ("9", ConfigError, "--row 9: there is no such row.\n  expected: 1 to 8, for the training"),
         ("train.json line 3", ConfigError, "did you mean 'train.jsonl line 3'?"),
+        ("\u00b2", ConfigError, "there is no such row.\n  expected: 1 to 8, or a name"),
+        ("9" * 5000, ConfigError, "there is no such row.\n  expected: 1 to 8, or a name"),
         ("-", ConfigError, "or a name such as 'train.jsonl line 1'"),
         ("7", DataError, "train.jsonl line 7: key 'messages' has no message of the assistant"),
         ("8", DataError, "train.jsonl line 8 is dropped.\n  got: "),

@@ -1,6 +1,7 @@
 """The flags of `ftrecipes preview` itself: which rows, and where the page goes."""
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +18,7 @@ def check_preview(config: PreviewConfig) -> Iterator[Fault]:
     """Faults of --rows, --row and --html."""
     if config.row is not None and asked(config, "rows"):
         yield idle(["rows"], "--row shows that one alone", "row")
-    if config.row is not None and config.row.lstrip("-").isdigit() and int(config.row) < 1:
+    if config.row is not None and re.fullmatch("-[0-9]+|0+", config.row):
         yield out_of_range("row", config.row, "1 or more, or the name of a row")
     if config.html is not None:
         yield from _page(config.html)

@@ -5,6 +5,7 @@ those before it. Legend: n rows of a set that can be trained, d of them drawn in
 """
 
 from collections.abc import Sequence
+from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise
 
@@ -27,14 +28,13 @@ def count_draws(sizes: Sequence[int], weights: Sequence[float]) -> list[int]:
     its n, because that with the most rows for its weight is the measure. Raises DataError when that
     is more than can be planned.
     """
-    # The weights as they are written: 0.7 is 7/10.
-    exact = [Fraction(repr(float(weight))) for weight in weights]
+    exact = [_exact(weight) for weight in weights]
     scale = max(size / weight for size, weight in zip(sizes, exact, strict=True))
     quotas = [weight * scale for weight in exact]
     if sum(quotas) > MOST_DRAWN:
         largest = quotas.index(max(quotas))
         raise DataError(
-            f"--dataset: with these weights an epoch would be {float(sum(quotas)):.3g} rows.\n"
+            f"--dataset: with these weights an epoch would be {Decimal(int(sum(quotas))):.2e} rows.\n"
             f"  got: weights {', '.join(f'{weight:g}' for weight in weights)} of "
             f"{', '.join(map(str, sizes))} rows to train on\n"
             f"  expected: {MOST_DRAWN} rows or fewer\n"
@@ -97,11 +97,11 @@ def describe_draws(rows: TokenRows, *, seed: int) -> list[tuple[str, str]]:
     drawn = draw_rows(rows, seed=seed, epoch=0) if has_weights(rows) else members
     counts = [len(own) for own in drawn]
     tokens = [int(rows.token_counts[own].sum()) for own in drawn]
-    whole = sum(one.weight or 0 for one in rows.sets)
+    whole = sum(_exact(one.weight or 0) for one in rows.sets)
     lines = []
     for at, one in enumerate(rows.sets):
         times = counts[at] / len(members[at])
-        asked = "" if one.weight is None else f"{one.weight / whole:.1%} asked, "
+        asked = "" if one.weight is None else f"{float(_exact(one.weight) / whole):.1%} asked, "
         told = (
             f"{len(members[at])} rows, {counts[at]} drawn an epoch ({times:.2f} times each): "
             f"{asked}{counts[at] / sum(counts):.1%} of the rows drawn, "
@@ -115,6 +115,11 @@ def often_drawn(rows: TokenRows) -> list[str]:
     """Names of the sets whose rows an epoch repeats so often that they may be learnt by heart."""
     pairs = zip(rows.sets, trained_rows(rows), draws_of(rows), strict=True)
     return [one.name for one, own, count in pairs if count >= OFTEN * len(own)]
+
+
+def _exact(weight: float) -> Fraction:
+    """A weight as it is written: 0.7 is 7/10."""
+    return Fraction(repr(float(weight)))
 
 
 def _stream(size: int, *, start: int, count: int, seed: int, key: int) -> np.ndarray:

@@ -5,6 +5,7 @@ micro-batches by the same code, from the same cache. Where the run would be refu
 rows, the others are shown all the same, with the refusal.
 """
 
+import re
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -145,12 +146,14 @@ def find(name: str, raw: RawRows, rows: TokenRows) -> list[tuple[int, str]]:
 
     Raises ConfigError when there is none, and DataError for a row that was read and left out.
     """
-    if name.isdigit() and not 1 <= int(name) <= len(raw):
+    # Python knows other digits too, and refuses numbers of thousands of them.
+    number = int(name) if re.fullmatch("[0-9]{1,18}", name) else None
+    if number is not None and not 1 <= number <= len(raw):
         raise ConfigError(
             f"--row {name}: there is no such row.\n"
             f"  expected: 1 to {len(raw)}, for the training rows of {raw.name}"
         )
-    source = raw.sources[int(name) - 1] if name.isdigit() else name
+    source = name if number is None else raw.sources[number - 1]
     found = [
         index
         for index, own in enumerate(rows.sources)
