@@ -22,11 +22,12 @@ def token_row(prompt: int, *answers: int) -> dict:
 
 def test_rows_before_they_are_cut_or_skipped():
     rows = [token_row(2, 3), token_row(4, 10), token_row(1, 8), {"input_ids": [1], "labels": 7}]
+    rows.append({"input_ids": [5] * 9, "labels": [IGNORED] + [5] * 8})  # no answer, but a text
     made = tokenize(rows, TOKENIZER, context_length=8, on_bad_row="skip")
     intake = made.intake
-    assert (intake.num_read, len(made)) == (4, 3)
-    assert (intake.num_positions, intake.num_tokens) == (6 + 15 + 10, 3 + 10 + 8)
-    assert intake.long == {"test rows row 2": 15, "test rows row 3": 10}
+    assert (intake.num_read, len(made)) == (5, 4)
+    assert (intake.num_positions, intake.num_tokens) == (6 + 15 + 10 + 9, 3 + 10 + 8 + 8)
+    assert intake.long == {f"test rows row {n}": length for n, length in ((2, 15), (3, 10), (5, 9))}
     assert intake.long_answers == ["test rows row 2"]
     assert len(intake.skipped) == 1
     assert intake.skipped[0].startswith("test rows row 4: key 'labels' is")

@@ -77,6 +77,9 @@ def test_a_preview_of_a_mix(write):
     assert found.totals[0].kept == 10
     [one] = preview(run, TOKENIZER, num_rows=1, row="b.jsonl line 1").rows
     assert one.source == "b.jsonl line 1"
+    run = config(names[0], {"name": names[1], "train_on": "all"})
+    [one] = preview(run, TOKENIZER, num_rows=1, row="b.jsonl line 1").rows
+    assert {token.reason for token in one.tokens[1:]} == {"template", "user", "assistant"}
 
 
 def test_the_check_looks_at_each_set_as_it_is_read(write, tmp_path):

@@ -71,22 +71,32 @@ def test_a_set_without_a_usable_row_is_refused_in_the_words_of_a_run(tmp_path):
 def test_long_rows(tmp_path):
     rows = [*GOOD, chat("Why?", "because " * 300), chat("why " * 300, "No")]
     found = look(tmp_path, rows, context_length=128)
-    # The last two are of the check of template and rows.
-    *_, cut, empty = found.notices
+    # The last two are of the check of template and rows, and are not told again by the numbers.
+    _, cut, empty = found.notices
     assert (cut.source, empty.source) == ("train.jsonl line 9", "train.jsonl line 10")
-    assert [notice.severity for notice in found.notices] == ["warning"] * 5
-    assert "1 train rows have an answer that alone is longer than the context" in [
-        notice.text for notice in found.notices
-    ]
-    assert "1 of 10 train rows have no token to train on and are passed over" in [
-        notice.text for notice in found.notices
-    ]
+    assert [notice.severity for notice in found.notices] == ["warning"] * 3
+    alone = "1 train rows have an answer that alone is longer than the context"
+    assert found.notices[0].text == alone
     assert cut.mend.startswith("raise --context_length")
     assert cut.text.startswith("answer-cut: answers of 1 of 10 rows are cut by --context_length")
     assert empty.text.startswith("prompt-too-long: prompts of 1 of 10 rows fill all of")
+    rows[0] = {"messages": [*GOOD[0]["messages"][:1], {**GOOD[0]["messages"][1], "train": False}]}
+    passed = look(tmp_path, rows, context_length=128).notices[0]
+    assert passed.source == "train.jsonl line 1"
+    assert passed.text == "1 of 10 train rows have no token to train on and are passed over"
     refused = look(tmp_path, rows, context_length=128, truncation="error")
     assert "2 of 10 rows can not be used" in str(refused.refusal)
     assert refused.notices[0].severity == "error"
+
+
+def test_where_all_is_trained_no_stretch_is_an_answer(tmp_path):
+    muted = chat("Hello", "I am well")
+    muted["messages"][1]["train"] = False
+    long = chat("why " * 50, "because " * 50)
+    found = look(tmp_path, [*GOOD, muted], train_on="all")
+    assert found.notices == []
+    found = look(tmp_path, [*GOOD, long], train_on="all", truncation="split", context_length=128)
+    assert [notice.severity for notice in found.notices] == ["info"]
 
 
 def test_findings_of_the_check_are_shown_and_end_a_strict_run(tmp_path):

@@ -102,8 +102,17 @@ def test_answers_that_are_not_trained_are_the_assistants_all_the_same():
     row = view_all([chat("a", "bread", "c", "salt")], tokenizer, train_on="last_assistant")[0][0]
     assert said(row, "assistant, not trained") == "bread"
     assert said(row, "assistant") == "salt"
-    row = view_all([chat("bread", "salt")], tokenizer, train_on="all")[0][0]
-    assert (said(row, "user"), said(row, "assistant")) == ("bread", "salt")
+
+
+@pytest.mark.parametrize("family", ["chatml", "mistral"])
+def test_what_the_template_writes_is_its_own_where_all_is_trained(family):
+    rows = [chat("bread", "salt"), chat("bread", "salt")]
+    rows[1]["messages"][0]["train"] = False
+    for row in view_all(rows, build_tokenizer(family), train_on="all")[0]:
+        assert [said(row, who).strip() for who in ("assistant", END)] == ["salt", ""]
+        assert {token.reason for token in row.tokens if token.kind == "trained"} <= {
+            *("template", "user", "assistant")
+        }
 
 
 def test_what_a_message_says_of_its_training_hides_no_role():

@@ -61,7 +61,9 @@ def measure(
 
 
 def _longest_answer(row: TokenRow) -> int:
-    """Positions of the longest stretch of labels that count."""
+    """Positions of the longest stretch of labels that count; 0 where all of the row is trained."""
+    if row.num_tokens >= len(row.labels) - 1:
+        return 0  # a text, no answer
     edges = np.flatnonzero(np.diff(row.labels != IGNORED, prepend=False, append=False))
     return int(np.diff(edges)[::2].max(initial=0))
 

@@ -33,8 +33,9 @@ def count_draws(sizes: Sequence[int], weights: Sequence[float]) -> list[int]:
     quotas = [weight * scale for weight in exact]
     if sum(quotas) > MOST_DRAWN:
         largest = quotas.index(max(quotas))
+        total = Decimal(int(sum(quotas)))  # which may be more than a float can be
         raise DataError(
-            f"--dataset: with these weights an epoch would be {Decimal(int(sum(quotas))):.2e} rows.\n"
+            f"--dataset: with these weights an epoch would be {total:.2e} rows.\n"
             f"  got: weights {', '.join(f'{weight:g}' for weight in weights)} of "
             f"{', '.join(map(str, sizes))} rows to train on\n"
             f"  expected: {MOST_DRAWN} rows or fewer\n"

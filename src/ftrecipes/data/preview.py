@@ -30,7 +30,7 @@ from ftrecipes.data.preview_rows import PreviewRow, RowViewer
 from ftrecipes.data.preview_totals import Packing, Pair, SplitTotals, count, count_batches, leaks
 from ftrecipes.data.raws import load_raws
 from ftrecipes.data.rows import RawRows, TokenRows
-from ftrecipes.data.sets import tokenize_split
+from ftrecipes.data.sets import has_answers, tokenize_split
 from ftrecipes.data.splits import examine_sets
 
 SEARCHED = 20_000
@@ -89,15 +89,28 @@ def preview(
     )
     chosen = choose(rows, num_rows) if row is None else find(row, raws["train"], rows)
     viewer = RowViewer(raws["train"], rows, tokenizer, data=config.data, loader=loader)
-    totals = [count(split, tokenizer, name=name) for name, (split, _) in found.items()]
+    totals = [
+        count(
+            *(split, tokenizer),
+            name=name,
+            has_answers=has_answers(raws[name], split, config.data),
+        )
+        for name, (split, _) in found.items()
+    ]
     leaked = leaks(rows, val_rows) if val_rows else []
     packing = count_batches(loader)
-    notices = [notice for each in totals for notice in notices_of(each, config.data)]
     findings = examine_sets(
         *(raws["train"], rows, tokenizer),
         data=config.data,
         context_length=config.train.context_length,
     )
+    # The check looks at the training rows alone.
+    told = {"train": {one.code for one in findings}}
+    notices = [
+        notice
+        for each in totals
+        for notice in notices_of(each, config.data, told=told.get(each.name, ()))
+    ]
     notices += map(finding_notice, findings)
     notices += leak_notice(leaked, val_rows=len(val_rows) if val_rows else 0)
     notices += batch_notices(packing, totals[0])

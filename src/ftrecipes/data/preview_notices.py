@@ -1,6 +1,6 @@
 """What of the totals a person should look at: the number, the row, and what mends it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,8 +30,13 @@ SEVERITIES = ("error", "warning", "info")
 """The worst first."""
 
 
-def notices_of(totals: SplitTotals, data: DataConfig) -> Iterator[Notice]:
-    """What the totals of a split give reason to look at."""
+def notices_of(
+    totals: SplitTotals, data: DataConfig, *, told: Collection[str] = ()
+) -> Iterator[Notice]:
+    """What the totals of a split give reason to look at, but for what findings have told.
+
+    `told` are their codes.
+    """
     name = totals.name
     if totals.skipped:
         source, _, reason = totals.skipped[0].partition(": ")
@@ -39,11 +44,17 @@ def notices_of(totals: SplitTotals, data: DataConfig) -> Iterator[Notice]:
         mend = "correct them; --data.on_bad_row skip trains on the others"
         severity = "error" if data.on_bad_row == "error" else "warning"
         yield Notice(severity, f"{text}; the first: {reason}", source, mend)
-    if totals.untrained:
-        text = f"{len(totals.untrained)} of {totals.kept} {name} rows have no token to train on"
+    known = set(totals.long) if "prompt-too-long" in told else set()
+    untrained = [source for source in totals.untrained if source not in known]
+    if untrained:
+        text = f"{len(untrained)} of {totals.kept} {name} rows have no token to train on"
         mend = "look whether their answers were cut off (--context_length, --data.truncation)"
-        yield Notice("warning", f"{text} and are passed over", totals.untrained[0], mend)
-    yield from _of_length(totals, truncation=data.truncation)
+        yield Notice("warning", f"{text} and are passed over", untrained[0], mend)
+    yield from _of_length(
+        totals,
+        truncation=data.truncation,
+        is_told=not {"answer-cut", "prompt-too-long"}.isdisjoint(told),
+    )
     if totals.empty_answers:
         text = f"{len(totals.empty_answers)} {name} rows have an answer without a word in it"
         mend = "the model would learn to say nothing: correct or remove them"
@@ -57,12 +68,12 @@ def notices_of(totals: SplitTotals, data: DataConfig) -> Iterator[Notice]:
         yield Notice("info", f"{text}; the first is that of {first}", later, "remove them")
 
 
-def _of_length(totals: SplitTotals, *, truncation: str) -> Iterator[Notice]:
+def _of_length(totals: SplitTotals, *, truncation: str, is_told: bool) -> Iterator[Notice]:
     if totals.long_answers:
         text = f"{len(totals.long_answers)} {totals.name} rows have an answer that alone is longer"
         mend = "raise --context_length"
         yield Notice("warning", f"{text} than the context", totals.long_answers[0], mend)
-    if not totals.long:
+    if not totals.long or is_told:
         return
     usable = totals.read - len(totals.skipped)
     before = totals.tokens + totals.lost_tokens

@@ -1,6 +1,6 @@
 """Rows as a person looks at them: each token with its text, and why it is trained or not."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
@@ -13,7 +13,7 @@ from ftrecipes.data.encode import Encoder
 from ftrecipes.data.kinds import TokenRow
 from ftrecipes.data.loader import Loader
 from ftrecipes.data.rows import IGNORED, RawRows, RowFault, TokenRows
-from ftrecipes.data.sets import row_reader
+from ftrecipes.data.sets import row_reader, row_settings
 from ftrecipes.data.speakers import GIVEN, TEMPLATE, speakers
 from ftrecipes.data.token_texts import TokenTexts
 
@@ -21,6 +21,7 @@ FIRST = "first position: nothing comes before it"
 END = "end of the answer"
 # Where whose word it is says less than why it is what it is.
 TRAINED = {TEMPLATE: "part of the answer", GIVEN: "its label is given", "unknown": "answer"}
+ALL_TRAINED = {GIVEN: "its label is given", "unknown": "trained"}
 CONTEXT = {
     **{role: f"{role}, not trained" for role in ("assistant", "answer")},
     GIVEN: "its label is -100",
@@ -114,8 +115,8 @@ class RowViewer:
         self._raw, self._rows, self._data, self._loader = raw, rows, data, loader
         self._tokenizer = tokenizer
         self._texts = TokenTexts(tokenizer)
-        self._encoder = Encoder(tokenizer, train_on=data.train_on)
         self._read = row_reader(raw, tokenizer, data)
+        self._settings = row_settings(raw, data)
         self._special = set(tokenizer.added_tokens_decoder)
         self._numbers = {source: number for number, source in enumerate(raw.sources, start=1)}
         steps = loader.world_plan(0)
@@ -132,12 +133,17 @@ class RowViewer:
         whole, part = self._whole(source)
         stored = self._stored(index)
         place, ids, labels = self._as_given(index, stored)
-        said = self._said(stored, number=self._numbers[whole], part=part)
+        number = self._numbers[whole]
+        train_on = self._settings(number - 1).train_on
+        said = self._said(stored, number=number, part=part, train_on=train_on)
         kinds = np.where(labels == IGNORED, "context", "trained").tolist()
-        reasons = _reasons(said, stored, labels, special=self._special)
+        # Where all is trained, a mark ends no answer, and what the template writes is its own.
+        special = () if train_on == "all" else self._special
+        trained = ALL_TRAINED if train_on == "all" else TRAINED
+        reasons = _reasons(said, stored, labels, special=special, trained_words=trained)
         texts = self._texts(ids.tolist())
         return PreviewRow(
-            number=self._numbers[whole],
+            number=number,
             source=source,
             why=why,
             tokens=tuple(map(PreviewToken, texts, ids.tolist(), kinds, reasons)),
@@ -187,13 +193,14 @@ class RowViewer:
         )
         return place, ids, labels
 
-    def _said(self, stored: TokenRow, *, number: int, part: int) -> list[str] | None:
+    def _said(self, stored: TokenRow, *, number: int, part: int, train_on: str) -> list[str] | None:
         """Who says each position; None where rendering the row again gives other tokens.
 
         That may be: a template that writes the time, a tokenizer with code of its own.
         """
         try:
-            full, said = speakers(self._read(number - 1), self._tokenizer, self._encoder)
+            encoder = Encoder(self._tokenizer, train_on=train_on)
+            full, said = speakers(self._read(number - 1), self._tokenizer, encoder)
         except RowFault:
             return None
         length, whole = len(stored.input_ids), len(full.input_ids)
@@ -207,7 +214,12 @@ class RowViewer:
 
 
 def _reasons(
-    said: Sequence[str] | None, stored: TokenRow, labels: np.ndarray, *, special: Collection[int]
+    said: Sequence[str] | None,
+    stored: TokenRow,
+    labels: np.ndarray,
+    *,
+    special: Collection[int],
+    trained_words: Mapping[str, str],
 ) -> list[str]:
     """Of each position, why it is trained or why not."""
     trained = labels != IGNORED
@@ -216,7 +228,7 @@ def _reasons(
     for at, who in enumerate(said or ["unknown"] * len(labels)):
         if trained[at]:
             is_end = ends[at] and int(stored.input_ids[at]) in special
-            reasons.append(END if is_end else TRAINED.get(who, who))
+            reasons.append(END if is_end else trained_words.get(who, who))
         elif stored.labels[at] != IGNORED:
             reasons.append(FIRST)
         else:

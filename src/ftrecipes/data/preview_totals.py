@@ -75,9 +75,20 @@ class SplitTotals:
         return self.tokens / self.positions
 
 
-def count(rows: TokenRows, tokenizer: PreTrainedTokenizerBase, *, name: str) -> SplitTotals:
-    """The totals of a split."""
+def count(
+    rows: TokenRows,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    name: str,
+    has_answers: np.ndarray | None = None,
+) -> SplitTotals:
+    """The totals of a split.
+
+    `has_answers` (bool [R]; None = all) says where a stretch of labels is an answer: with
+    `--data.train_on all` it may be the template's alone.
+    """
     lengths, intake = rows.lengths, rows.intake
+    empty = empty_answers(rows, tokenizer)
     middle, high = np.percentile(lengths, [50, 95], method="inverted_cdf").tolist()
     return SplitTotals(
         name=name,
@@ -93,7 +104,7 @@ def count(rows: TokenRows, tokenizer: PreTrainedTokenizerBase, *, name: str) -> 
         lengths=(int(lengths.min()), int(middle), int(high), int(lengths.max())),
         histogram=histogram(lengths),
         duplicates=duplicates(rows),
-        empty_answers=_named(rows, empty_answers(rows, tokenizer)),
+        empty_answers=_named(rows, empty if has_answers is None else empty[has_answers[empty]]),
     )
 
 

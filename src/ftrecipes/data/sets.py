@@ -112,17 +112,38 @@ def parts_of(
         start = end
 
 
+def has_answers(raw: RawRows, rows: TokenRows, data: DataConfig) -> np.ndarray:
+    """bool [R]: whether answers are what is trained of a row, as its set says, and not all."""
+    parts = parts_of(raw, rows, data)
+    return np.concatenate([np.full(len(its), own.train_on != "all") for _, its, own in parts])
+
+
 def row_reader(
     raw: RawRows, tokenizer: PreTrainedTokenizerBase, data: DataConfig
 ) -> Callable[[int], Row]:
     """Reads the row with this index, as its set is read; it raises RowFault."""
-    parts = raw.parts or (RawSet(raw.name, raw),)
     readers = [
         one.raw.reader or choose_reader(one.raw, tokenizer, replace(data, **one.own), is_told=False)
-        for one in parts
+        for one in _parts(raw)
     ]
-    ends = list(accumulate(len(one.raw) for one in parts))
-    return lambda index: readers[bisect_right(ends, index)](raw.rows[index])
+    set_of = _set_of(raw)
+    return lambda index: readers[set_of(index)](raw.rows[index])
+
+
+def row_settings(raw: RawRows, data: DataConfig) -> Callable[[int], DataConfig]:
+    """The settings of the row with this index, which are those of its set."""
+    settings = [replace(data, **one.own) for one in _parts(raw)]
+    set_of = _set_of(raw)
+    return lambda index: settings[set_of(index)]
+
+
+def _parts(raw: RawRows) -> tuple[RawSet, ...]:
+    return raw.parts or (RawSet(raw.name, raw),)
+
+
+def _set_of(raw: RawRows) -> Callable[[int], int]:
+    ends = list(accumulate(len(one.raw) for one in _parts(raw)))
+    return lambda index: bisect_right(ends, index)
 
 
 def _join(parts: Sequence[RawSet], found: Sequence[TokenRows]) -> TokenRows:
