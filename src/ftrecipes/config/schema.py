@@ -40,9 +40,10 @@ class TrainConfig:
     trust_remote_code: bool = False
     """Allow Python code shipped with the model or tokenizer to run on this machine."""
     dataset: Dataset = ""
-    """Training data: a .jsonl, .json, .csv, .parquet or .txt file, a folder or a glob of such
-    files, a hub id, `samsum_dataset`, `alpaca_dataset`, `grammar_dataset` or `custom_dataset`; or
-    several with commas between them, each with its share of the rows that are drawn behind a colon
+    """Training data: a .jsonl, .json, .csv, .parquet or .txt file, also packed (.jsonl.gz,
+    .csv.zst), a folder or a glob of such files, a URL (https://, s3://, gs://, hf://), a hub id,
+    `samsum_dataset`, `alpaca_dataset`, `grammar_dataset` or `custom_dataset`; or several with
+    commas between them, each with its share of the rows that are drawn behind a colon
     (`a.jsonl:0.7,b.jsonl:0.3`) or all without; or a list of sets with settings of their own
     (docs/data.md). Required."""
     output_dir: str = ""

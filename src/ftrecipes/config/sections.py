@@ -100,7 +100,7 @@ class DataConfig:
     """Split of a hub data set to evaluate on; unset = `validation`, `val`, `dev` or none, as
     the set has it."""
     val_file: str | None = None
-    """Local file, folder or glob to evaluate on, beside a local training file."""
+    """File, folder, glob or URL to evaluate on, also packed (.gz, .zst)."""
     val_fraction: float = 0.0
     """Share of the training rows that is set aside to evaluate on, drawn with a fixed seed."""
     chat_template: str | None = None
