@@ -57,6 +57,14 @@ def test_whatever_is_trained(family, train_on):
     assert found == ([] if is_all else EXPECTED.get(family, []))
 
 
+def test_a_tokenizer_without_an_end_token():
+    tokenizer = build_tokenizer("chatml")
+    tokenizer.eos_token = None
+    rows = [chat("Hi", "Yo"), chat("Hi", "Yo " * 40)]
+    assert codes_of(rows, tokenizer) == []
+    assert codes_of(rows, tokenizer, context_length=40) == [("warning", "answer-cut")]
+
+
 def test_answers_that_leave_themselves_out():
     row = chat("Hi", "no", "And?", "yes")
     row["messages"][1]["train"] = False

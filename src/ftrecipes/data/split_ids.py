@@ -68,7 +68,9 @@ class Split:
     def end_ids(self) -> np.ndarray:
         """The end token, and marks that end a row's last stretch of labels."""
         found = np.unique(self.rows.input_ids[self.last_ends])
-        return np.union1d(found[self.is_mark[found]], known_ids(self.tokenizer.eos_token_id))
+        # An empty list alone would be one of floats.
+        eos = np.array(known_ids(self.tokenizer.eos_token_id), dtype=found.dtype)
+        return np.union1d(found[self.is_mark[found]], eos)
 
     @cached_property
     def is_long(self) -> np.ndarray:
