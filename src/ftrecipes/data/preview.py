@@ -6,6 +6,7 @@ rows, the others are shown all the same, with the refusal.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,14 +19,7 @@ from ftrecipes.config.schema import RunConfig
 from ftrecipes.data.doctor import verdict
 from ftrecipes.data.loader import Loader
 from ftrecipes.data.mix import describe_draws
-from ftrecipes.data.preview_notices import (
-    SEVERITIES,
-    Notice,
-    batch_notices,
-    finding_notice,
-    leak_notice,
-    notices_of,
-)
+from ftrecipes.data.preview_notices import Notice, all_notices
 from ftrecipes.data.preview_rows import PreviewRow, RowViewer
 from ftrecipes.data.preview_totals import Packing, Pair, SplitTotals, count, count_batches, leaks
 from ftrecipes.data.raws import load_raws
@@ -73,8 +67,8 @@ def preview(
     """
     faults: list[DataError] = []
     raws = load_raws(config, tokenizer, faults=faults)
-    if faults:
-        raise DataError("\n\n".join(dict.fromkeys(map(str, faults)))) from faults[0]
+    if refusal := _joined(faults):
+        raise refusal from faults[0]
     found = {name: _tokenize(raw, config, tokenizer) for name, raw in raws.items()}
     rows, val_rows = found["train"][0], found.get("validation", (None,))[0]
     loader = Loader(
@@ -104,30 +98,25 @@ def preview(
         data=config.data,
         context_length=config.train.context_length,
     )
-    # The check looks at the training rows alone.
-    told = {"train": {one.code for one in findings}}
-    notices = [
-        notice
-        for each in totals
-        for notice in notices_of(each, config.data, told=told.get(each.name, ()))
-    ]
-    notices += map(finding_notice, findings)
-    notices += leak_notice(leaked, val_rows=len(val_rows) if val_rows else 0)
-    notices += batch_notices(packing, totals[0])
+    notices = all_notices(totals, config.data, findings=findings, leaked=leaked, packing=packing)
     sources = {notice.source for notice in notices}
-    refused = [refusal for _, refusal in found.values()]
-    refused.append(verdict(findings, strict=config.data.strict))
-    refusals = [str(refusal) for refusal in refused if refusal]
+    refusals = [*(own for _, own in found.values()), verdict(findings, strict=config.data.strict)]
     return Preview(
-        notices=sorted(notices, key=lambda notice: SEVERITIES.index(notice.severity)),
+        notices=notices,
         totals=totals,
         packing=packing,
         sets=describe_draws(rows, seed=config.train.seed),
         leaked=leaked,
         rows=[viewer.view(index, why=why) for index, why in chosen],
         numbers={name: number for name in sources if (number := viewer.number_of(name))},
-        refusal=DataError("\n\n".join(dict.fromkeys(refusals))) if refusals else None,
+        refusal=_joined([refusal for refusal in refusals if refusal]),
     )
+
+
+def _joined(refusals: Sequence[DataError]) -> DataError | None:
+    """All of them as one, each once."""
+    words = list(dict.fromkeys(map(str, refusals)))
+    return DataError("\n\n".join(words)) if words else None
 
 
 def choose(rows: TokenRows, number: int) -> list[tuple[int, str]]:

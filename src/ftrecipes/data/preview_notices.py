@@ -6,7 +6,7 @@ from typing import Literal
 
 from ftrecipes.config.sections import DataConfig
 from ftrecipes.data.findings import Finding
-from ftrecipes.data.preview_totals import Packing, SplitTotals
+from ftrecipes.data.preview_totals import Packing, Pair, SplitTotals
 
 FEW_TRAINED = 0.05
 MANY_LOST = 0.05
@@ -28,6 +28,29 @@ class Notice:
 
 SEVERITIES = ("error", "warning", "info")
 """The worst first."""
+
+
+def all_notices(
+    totals: Sequence[SplitTotals],
+    data: DataConfig,
+    *,
+    findings: Sequence[Finding],
+    leaked: Sequence[Pair],
+    packing: Packing,
+) -> list[Notice]:
+    """What there is to look at, the worst first.
+
+    `totals` are of the training rows, and of those to evaluate on; the findings are of the first.
+    """
+    train, *others = totals
+    notices = [
+        *notices_of(train, data, told={one.code for one in findings}),
+        *(notice for each in others for notice in notices_of(each, data)),
+        *map(finding_notice, findings),
+        *leak_notice(leaked, val_rows=sum(each.kept for each in others)),
+        *batch_notices(packing, train),
+    ]
+    return sorted(notices, key=lambda notice: SEVERITIES.index(notice.severity))
 
 
 def notices_of(
@@ -95,7 +118,7 @@ def finding_notice(found: Finding) -> Notice:
     return Notice(found.severity, text, found.source, found.mend)
 
 
-def leak_notice(pairs: Sequence[tuple[str, str]], *, val_rows: int) -> Iterator[Notice]:
+def leak_notice(pairs: Sequence[Pair], *, val_rows: int) -> Iterator[Notice]:
     """Validation rows that are trained on."""
     if pairs:
         found, trained = pairs[0]
