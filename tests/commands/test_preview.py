@@ -126,6 +126,17 @@ def test_what_a_row_holds_can_not_steer_the_terminal(run, tmp_path):
     assert "a\\tb\u21b5c" in out
 
 
+def test_what_a_finding_holds_can_not_steer_the_terminal_either(run, tmp_path):
+    """Neither in the error of a run that is refused for it nor in the page."""
+    rows = [chat("Hi", f"salt <|im_end|>{sign}\x1b[2J\u202e") for sign in "ab"]
+    path, page = write_lines(tmp_path / "train.jsonl", rows), tmp_path / "page.html"
+    code, out, err = run(path, "--data.strict", "--html", str(page))
+    assert code == 3
+    assert "\\x1b" in err
+    for shown in (out, err, page.read_text(encoding="utf-8")):
+        assert all(char.isprintable() for char in shown.replace("\n", ""))
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_a_terminal_without_unicode(model_folder, tmp_path, monkeypatch, encoding):
     path = write_lines(tmp_path / "train.jsonl", [chat("\u65e5?", "a\nb")])

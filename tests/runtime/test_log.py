@@ -13,15 +13,16 @@ from ftrecipes.runtime import log
 log.start()
 log.start()
 log.info("one")
-log.warning("two")
+log.warning("two\\n  \\x1b[2J\\tthree")
 with log.progress(3, unit="row") as bar:
     bar.update(3)
 """
+TOLD = "info: one\nwarning: two\n  \\x1b[2J\\tthree\n"
 
 
 @pytest.mark.parametrize(
     ("rank", "expected"),
-    [("0", "info: one\nwarning: two\n"), ("", "info: one\nwarning: two\n"), ("1", "")],
+    [("0", TOLD), ("", TOLD), ("1", "")],
 )
 def test_rank_0_writes_and_the_others_are_quiet(rank, expected):
     environment = {name: value for name, value in os.environ.items() if name != "RANK"}

@@ -24,6 +24,7 @@ from ftrecipes.config.errors import (
     TrainingError,
 )
 from ftrecipes.config.help import help_text
+from ftrecipes.config.visible import visible_lines
 from ftrecipes.runtime.ranks import Ranks, read_ranks
 from ftrecipes.runtime.signals import Stopped, stops_raised
 
@@ -62,7 +63,8 @@ def end(action: Callable[[], object]) -> NoReturn:
             else:
                 notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
                 is_own = not isinstance(error, WHOSE_IS_SAID)
-                sys.stderr.write(f"error: {_name() if is_own else ''}{words}{notes}\n")
+                told = visible_lines(f"{words}{notes}")
+                sys.stderr.write(f"error: {_name() if is_own else ''}{told}\n")
             _leave(error.exit_code, words)
         except Stopped as stop:
             if _ranks().local_rank == 0:

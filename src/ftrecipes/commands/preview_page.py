@@ -13,10 +13,10 @@ from ftrecipes.commands.preview_words import (
     split_numbers,
     title,
     visible,
-    visible_lines,
 )
 from ftrecipes.config.check_preview import PAGE_MARK
 from ftrecipes.config.schema import PreviewConfig
+from ftrecipes.config.visible import visible_lines
 from ftrecipes.data.preview import Preview
 from ftrecipes.data.preview_rows import PreviewRow, PreviewToken
 from ftrecipes.data.preview_totals import SplitTotals
@@ -73,7 +73,7 @@ def _body(found: Preview, config: PreviewConfig) -> Iterator[str]:
     yield f'<p class="facts">for <code>{escape(train.model_name)}</code>{asked}</p>'
     if found.refusal is not None:
         yield '<h2>A run would be refused</h2><div class="tokens error">'
-        yield f"{escape(str(found.refusal))}</div>"
+        yield f"{escape(visible_lines(str(found.refusal)))}</div>"
     yield "<h2>To look at</h2>"
     yield from _notices(found)
     for totals in found.totals:

@@ -16,9 +16,9 @@ from ftrecipes.commands.preview_words import (
     split_numbers,
     title,
     visible,
-    visible_lines,
 )
 from ftrecipes.config.schema import PreviewConfig
+from ftrecipes.config.visible import visible_lines
 from ftrecipes.data.preview import Preview
 from ftrecipes.data.preview_rows import PreviewRow, Segment
 from ftrecipes.data.preview_totals import SplitTotals

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from ftrecipes.config.mixing import is_mix, sets_of
 from ftrecipes.config.schema import PreviewConfig
+from ftrecipes.config.visible import visible_lines
 from ftrecipes.data.preview import Preview
 from ftrecipes.data.preview_notices import Notice
 from ftrecipes.data.preview_rows import PreviewRow
@@ -14,16 +15,7 @@ LINE_END = "\u21b5"
 
 def visible(text: str) -> str:
     """`text` with what can not be seen made visible, and nothing left that steers a terminal."""
-    return "".join(LINE_END if char == "\n" else _visible(char) for char in text)
-
-
-def visible_lines(text: str) -> str:
-    """The same of a message, which may have several lines."""
-    return "\n".join(visible(line) for line in text.split("\n"))
-
-
-def _visible(char: str) -> str:
-    return char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
+    return visible_lines(text).replace("\n", LINE_END)
 
 
 def data_name(config: PreviewConfig) -> str:

@@ -10,6 +10,7 @@ import sys
 import warnings
 from typing import TYPE_CHECKING
 
+from ftrecipes.config.visible import visible_lines
 from ftrecipes.runtime.ranks import is_first
 
 if TYPE_CHECKING:
@@ -52,12 +53,12 @@ def start() -> None:
 
 def info(message: str) -> None:
     """Something one may want to know."""
-    _logger.info(message)
+    _logger.info(visible_lines(message))
 
 
 def warning(message: str) -> None:
     """Something the user should act on; the message says how."""
-    _logger.warning(message)
+    _logger.warning(visible_lines(message))
 
 
 def progress(total: int, *, unit: str) -> "tqdm":
