@@ -75,6 +75,10 @@ def test_a_preview_of_a_mix(write):
     assert chat.number == 10
     assert sum(source == "b.jsonl line 2" for source, _ in chat.place.rows) >= 1
     assert found.totals[0].kept == 10
+    assert not any("times an epoch" in notice.text for notice in found.notices)
+    often = config({"name": names[0], "weight": 5.0}, {"name": names[1], "weight": 20.0})
+    notice = preview(often, TOKENIZER, num_rows=0).notices[0]
+    assert notice.text == f"each row of {names[1]} is trained 10 times an epoch or more"
     [one] = preview(run, TOKENIZER, num_rows=1, row="b.jsonl line 1").rows
     assert one.source == "b.jsonl line 1"
     run = config(names[0], {"name": names[1], "train_on": "all"})

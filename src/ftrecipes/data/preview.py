@@ -18,7 +18,7 @@ from ftrecipes.config.names import close
 from ftrecipes.config.schema import RunConfig
 from ftrecipes.data.doctor import verdict
 from ftrecipes.data.loader import Loader
-from ftrecipes.data.mix import describe_draws
+from ftrecipes.data.mix import describe_draws, often_drawn
 from ftrecipes.data.preview_notices import Notice, all_notices
 from ftrecipes.data.preview_rows import PreviewRow, RowViewer
 from ftrecipes.data.preview_totals import Packing, Pair, SplitTotals, count, count_batches, leaks
@@ -71,25 +71,12 @@ def preview(
         raise refusal from faults[0]
     found = {name: _tokenize(raw, config, tokenizer) for name, raw in raws.items()}
     rows, val_rows = found["train"][0], found.get("validation", (None,))[0]
-    loader = Loader(
-        rows,
-        strategy=config.train.batching_strategy,
-        batch_size=config.train.batch_size_training,
-        context_length=config.train.context_length,
-        shuffle=config.data.shuffle,
-        seed=config.train.seed,
-        accumulation=config.train.gradient_accumulation_steps,
-        world_size=world_size,
-    )
+    loader = _loader(rows, config, world_size=world_size)
     chosen = choose(rows, num_rows) if row is None else find(row, raws["train"], rows)
     viewer = RowViewer(raws["train"], rows, tokenizer, data=config.data, loader=loader)
     totals = [
-        count(
-            *(split, tokenizer),
-            name=name,
-            has_answers=has_answers(raws[name], split, config.data),
-        )
-        for name, (split, _) in found.items()
+        count(own, tokenizer, name=name, has_answers=has_answers(raws[name], own, config.data))
+        for name, (own, _) in found.items()
     ]
     leaked = leaks(rows, val_rows) if val_rows else []
     packing = count_batches(loader)
@@ -98,7 +85,13 @@ def preview(
         data=config.data,
         context_length=config.train.context_length,
     )
-    notices = all_notices(totals, config.data, findings=findings, leaked=leaked, packing=packing)
+    notices = all_notices(
+        *(totals, config.data),
+        findings=findings,
+        leaked=leaked,
+        packing=packing,
+        often=often_drawn(rows),
+    )
     sources = {notice.source for notice in notices}
     refusals = [*(own for _, own in found.values()), verdict(findings, strict=config.data.strict)]
     return Preview(
@@ -110,6 +103,20 @@ def preview(
         rows=[viewer.view(index, why=why) for index, why in chosen],
         numbers={name: number for name in sources if (number := viewer.number_of(name))},
         refusal=_joined([refusal for refusal in refusals if refusal]),
+    )
+
+
+def _loader(rows: TokenRows, config: RunConfig, *, world_size: int) -> Loader:
+    train = config.train
+    return Loader(
+        rows,
+        strategy=train.batching_strategy,
+        batch_size=train.batch_size_training,
+        context_length=train.context_length,
+        shuffle=config.data.shuffle,
+        seed=train.seed,
+        accumulation=train.gradient_accumulation_steps,
+        world_size=world_size,
     )
 
 

@@ -6,6 +6,7 @@ from typing import Literal
 
 from ftrecipes.config.sections import DataConfig
 from ftrecipes.data.findings import Finding
+from ftrecipes.data.mix import OFTEN
 from ftrecipes.data.preview_totals import Packing, Pair, SplitTotals
 
 FEW_TRAINED = 0.05
@@ -37,10 +38,12 @@ def all_notices(
     findings: Sequence[Finding],
     leaked: Sequence[Pair],
     packing: Packing,
+    often: Sequence[str],
 ) -> list[Notice]:
     """What there is to look at, the worst first.
 
     `totals` are of the training rows, and of those to evaluate on; the findings are of the first.
+    `often` names the sets whose rows are drawn very often.
     """
     train, *others = totals
     notices = [
@@ -48,6 +51,7 @@ def all_notices(
         *(notice for each in others for notice in notices_of(each, data)),
         *map(finding_notice, findings),
         *leak_notice(leaked, val_rows=sum(each.kept for each in others)),
+        *_repeats(often),
         *batch_notices(packing, train),
     ]
     return sorted(notices, key=lambda notice: SEVERITIES.index(notice.severity))
@@ -128,6 +132,13 @@ def leak_notice(pairs: Sequence[Pair], *, val_rows: int) -> Iterator[Notice]:
         )
         mend = "take them out of one of the two; evaluation looks better than it is"
         yield Notice("warning", text, trained, mend)
+
+
+def _repeats(often: Sequence[str]) -> Iterator[Notice]:
+    if often:
+        text = f"each row of {', '.join(often)} is trained {OFTEN} times an epoch or more"
+        mend = "lower the weight, or give more rows: the model may learn them by heart"
+        yield Notice("warning", text, mend=mend)
 
 
 def batch_notices(packing: Packing, totals: SplitTotals) -> Iterator[Notice]:
