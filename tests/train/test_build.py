@@ -136,3 +136,20 @@ def test_an_error_inside_closes_the_file_and_says_why(tmp_path):
         raise RuntimeError("out of luck")
     [line] = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert json.loads(line)["reason"] == "RuntimeError: out of luck"
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "context_length", "told"),
+    [(40, 4, False), (40, 40, True), (4, 40, False)],
+)
+def test_an_epoch_of_few_steps_is_told_and_a_run_of_few_is_not(
+    num_rows, context_length, told, tmp_path, caplog
+):
+    """40 rows of 4 positions are 40 micro-batches, or 4; `max_train_step` changes neither."""
+    caplog.set_level("WARNING", logger="ftrecipes")
+    rows = tiny_models.random_rows([4] * num_rows, masked=0.0)
+    settings = {"batch_size_training": 1, "context_length": context_length, "max_train_step": 1}
+    with opened(tmp_path, rows, **settings):
+        pass
+    warned = [text for text in caplog.messages if text.startswith(f"an epoch of {num_rows} rows")]
+    assert [" is 4 steps, " in text for text in warned] == [True] * told

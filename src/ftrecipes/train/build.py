@@ -73,7 +73,8 @@ def open_training(
     updater = build_updater(
         optimizer, config=train, precision=precision, device=world.device, engine=engine
     )
-    _warn_of_few_steps(train, len(rows), epoch_steps)
+    if train.batching_strategy == "packing" and epoch_steps[0] < FEW_STEPS:
+        _warn_of_few_steps(train, loader)
     described = {"model": model, "precision": precision, "world": world}
     with build_recorder(config, metrics, total_steps=schedule.total_steps, **described) as recorder:
         yield Training(
@@ -103,12 +104,14 @@ def _batch_loss(
     return BatchLoss(model, route, precision, world, engine)
 
 
-def _warn_of_few_steps(train: TrainConfig, num_rows: int, epoch_steps: tuple[int, ...]) -> None:
+def _warn_of_few_steps(train: TrainConfig, loader: Loader) -> None:
     """Packing fills micro-batches up, so that a small data set makes very few steps."""
-    if train.batching_strategy == "packing" and num_rows >= FEW_STEPS > epoch_steps[0]:
+    plan = loader.world_plan(0)  # the whole epoch, wherever `max_train_step` ends it
+    num_rows = sum(len(batch) for step in plan for batch in step)
+    if num_rows >= FEW_STEPS > len(plan):
         room = train.batch_size_training * train.context_length
         log.warning(
-            f"an epoch of {num_rows} rows is {epoch_steps[0]} steps, because a micro-batch takes "
+            f"an epoch of {num_rows} rows is {len(plan)} steps, because a micro-batch takes "
             f"up to {room} positions. For more and smaller steps use --batching_strategy padding, "
             "or lower --batch_size_training or --context_length"
         )
