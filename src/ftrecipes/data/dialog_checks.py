@@ -6,6 +6,7 @@ Each takes a rendered dialog and yields what is to be said of it, at most once a
 import re
 from collections.abc import Iterator
 
+import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from ftrecipes.config.sections import DataConfig
@@ -55,18 +56,17 @@ def tokens_around(dialog: Dialog, at: int) -> tuple[ShownToken, ...]:
 
 
 def _user_words(dialog: Dialog, show: Show) -> Iterator[Finding]:
+    # All at once: a dialog may have hundreds of messages, and so many tokens for each.
+    first, last = np.array(dialog.offsets, dtype=np.int64).reshape(-1, 2).T
+    is_trained = dialog.is_trained & (first < last)
     for index, message in enumerate(dialog.messages):
         spans = [] if message["role"] == "assistant" else dialog.spans_of(index)
         for start, end in spans:
             # A token that begins or ends elsewhere may be trained for what else it holds.
-            trained = [
-                at
-                for at, (first, last) in enumerate(dialog.offsets)
-                if start <= first < last <= end and dialog.is_trained[at]
-            ]
-            if trained:
+            trained = np.flatnonzero(is_trained & (start <= first) & (last <= end))
+            if len(trained):
                 what = f"words of messages[{index}] (role {message['role']}) are trained"
-                yield show("user-words-trained", what, trained[0])
+                yield show("user-words-trained", what, int(trained[0]))
                 return
 
 
