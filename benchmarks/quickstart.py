@@ -24,7 +24,7 @@ import torch
 import transformers
 
 from ftrecipes.config.parse import parse
-from ftrecipes.data.loader import Loader
+from ftrecipes.data.loader import Loader, loader_of
 from ftrecipes.data.splits import read_splits
 from ftrecipes.finetuning import settle_precision
 from ftrecipes.model.resolve import load_tokenizer, resolve_source
@@ -149,15 +149,7 @@ def ours(config, rows, model, tokenizer, world, precision):
 def plain(config, rows, model, *_):
     """Padding, the model's own loss, and torch's optimizer, as most scripts are written."""
     train = config.train
-    loader = Loader(
-        rows,
-        strategy=train.batching_strategy,
-        batch_size=train.batch_size_training,
-        context_length=train.context_length,
-        shuffle=config.data.shuffle,
-        seed=train.seed,
-        accumulation=train.gradient_accumulation_steps,
-    )
+    loader = loader_of(config, rows)
     epoch_steps = count_steps(
         loader.steps_per_epoch, num_epochs=train.num_epochs, max_train_step=train.max_train_step
     )

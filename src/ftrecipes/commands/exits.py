@@ -73,24 +73,27 @@ def end(action: Callable[[], object]) -> NoReturn:
         except KeyboardInterrupt:
             sys.stderr.write("interrupted\n")
             _leave(INTERRUPTED, "interrupted")
-        except Exception as error:  # noqa: BLE001  the process ends here, and shows its traceback
+        except Exception as error:  # noqa: BLE001  the process ends here, and shows what it was
             # In one piece: other processes write too.
-            sys.stderr.write(f"{traceback.format_exc()}error: {_name()}{_reason(error)}\n")
+            sys.stderr.write(_words(error))
             _leave(1, f"{type(error).__name__}: {error}")
     sys.exit(0)
 
 
-def _reason(error: Exception) -> str:
-    """Why a run ended with an error that is none of ours."""
+def _words(error: Exception) -> str:
+    """What an error that is none of ours shows: too little memory is no fault to look for."""
     first = str(error).partition("\n")[0]
     # By name, as torch takes seconds to import. On a CPU torch has no type of its own for it.
     is_full = type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in first
     if not is_full and not isinstance(error, MemoryError):
-        return "this is a fault of ftrecipes or of a library, not of the flags"
+        why = "this is a fault of ftrecipes or of a library, not of the flags"
+        return f"{traceback.format_exc()}error: {_name()}{why}\n"
+    notes = "".join(f"{note}\n" for note in getattr(error, "__notes__", ()))
     return (
-        f"out of memory: {first}\n"
+        f"error: {_name()}out of memory: {first}\n"
         "  do: try --activation_checkpointing full (docs/activations.md), a smaller "
-        "--batch_size_training or --context_length, or --quantization 4bit with --use_peft"
+        "--batch_size_training or --context_length, or --quantization 4bit with --use_peft\n"
+        f"{notes}"
     )
 
 

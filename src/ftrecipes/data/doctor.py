@@ -15,7 +15,7 @@ from ftrecipes.config.errors import DataError
 from ftrecipes.config.sections import DataConfig
 from ftrecipes.data.dialog_checks import check_dialog
 from ftrecipes.data.encode import opening_ids
-from ftrecipes.data.findings import Finding, finding
+from ftrecipes.data.findings import ORDER, Finding, finding
 from ftrecipes.data.kinds import ChatRow, TokenRow
 from ftrecipes.data.rows import RawRows, TokenRows
 from ftrecipes.data.sampled import SampledRow, dialogs_of, sample_rows, text_rows
@@ -23,7 +23,6 @@ from ftrecipes.data.split_checks import check_split
 from ftrecipes.data.split_ids import Split
 from ftrecipes.runtime import log
 
-ORDER = ("error", "warning", "info")
 # A finding that says more than another about the same thing.
 SAYS_MORE = {
     "end-in-pieces": "no-end-token",

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 Severity = Literal["error", "warning", "info"]
+ORDER = ("error", "warning", "info")
+"""The worst first."""
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,13 @@ from typing import Literal
 import numpy as np
 import torch
 
+from ftrecipes.config.schema import RunConfig
 from ftrecipes.data.mix import draw_rows, has_weights, interleave, trained_rows
 from ftrecipes.data.packing import RowIds, cut, group, pack, share_evenly
 from ftrecipes.data.rows import IGNORED, MicroBatch, TokenRows, Totals
+
+FEW_STEPS = 8
+"""Fewer than these in an epoch of as many rows are worth a word."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +169,29 @@ class Loader:
         if self.shuffle == "plain":
             return cut(order, batch_size=self.batch_size)
         return group(order, self.rows.lengths, batch_size=self.batch_size)
+
+
+def loader_of(
+    config: RunConfig,
+    rows: TokenRows,
+    *,
+    batch_size: int | None = None,
+    rank: int = 0,
+    world_size: int = 1,
+) -> Loader:
+    """The loader of a run over these rows; `batch_size` is that of training unless it is given."""
+    train = config.train
+    return Loader(
+        rows,
+        strategy=train.batching_strategy,
+        batch_size=train.batch_size_training if batch_size is None else batch_size,
+        context_length=train.context_length,
+        shuffle=config.data.shuffle,
+        seed=train.seed,
+        accumulation=train.gradient_accumulation_steps,
+        world_size=world_size,
+        rank=rank,
+    )
 
 
 def _gather(flat: np.ndarray, places: list[slice]) -> torch.Tensor:

@@ -17,7 +17,7 @@ from ftrecipes.config.faults import shown
 from ftrecipes.config.names import close
 from ftrecipes.config.schema import RunConfig
 from ftrecipes.data.doctor import verdict
-from ftrecipes.data.loader import Loader
+from ftrecipes.data.loader import loader_of
 from ftrecipes.data.mix import describe_draws, often_drawn
 from ftrecipes.data.preview_notices import Notice, all_notices
 from ftrecipes.data.preview_rows import PreviewRow, RowViewer
@@ -71,7 +71,7 @@ def preview(
         raise refusal from faults[0]
     found = {name: _tokenize(raw, config, tokenizer) for name, raw in raws.items()}
     rows, val_rows = found["train"][0], found.get("validation", (None,))[0]
-    loader = _loader(rows, config, world_size=world_size)
+    loader = loader_of(config, rows, world_size=world_size)
     chosen = choose(rows, num_rows) if row is None else find(row, raws["train"], rows)
     viewer = RowViewer(raws["train"], rows, tokenizer, data=config.data, loader=loader)
     totals = [
@@ -103,20 +103,6 @@ def preview(
         rows=[viewer.view(index, why=why) for index, why in chosen],
         numbers={name: number for name in sources if (number := viewer.number_of(name))},
         refusal=_joined([refusal for refusal in refusals if refusal]),
-    )
-
-
-def _loader(rows: TokenRows, config: RunConfig, *, world_size: int) -> Loader:
-    train = config.train
-    return Loader(
-        rows,
-        strategy=train.batching_strategy,
-        batch_size=train.batch_size_training,
-        context_length=train.context_length,
-        shuffle=config.data.shuffle,
-        seed=train.seed,
-        accumulation=train.gradient_accumulation_steps,
-        world_size=world_size,
     )
 
 

@@ -2,17 +2,16 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from ftrecipes.config.sections import DataConfig
-from ftrecipes.data.findings import Finding
+from ftrecipes.data.findings import ORDER, Finding, Severity
+from ftrecipes.data.loader import FEW_STEPS
 from ftrecipes.data.mix import OFTEN
 from ftrecipes.data.preview_totals import Packing, Pair, SplitTotals
 
 FEW_TRAINED = 0.05
 MANY_LOST = 0.05
 LOW_FILL = 0.8
-FEW_STEPS = 8
 SHOWN = 3
 
 
@@ -20,15 +19,11 @@ SHOWN = 3
 class Notice:
     """One thing to look at."""
 
-    severity: Literal["error", "warning", "info"]
+    severity: Severity
     text: str
     source: str = ""
     """The first row that shows it."""
     mend: str = ""
-
-
-SEVERITIES = ("error", "warning", "info")
-"""The worst first."""
 
 
 def all_notices(
@@ -54,7 +49,7 @@ def all_notices(
         *_repeats(often),
         *batch_notices(packing, train),
     ]
-    return sorted(notices, key=lambda notice: SEVERITIES.index(notice.severity))
+    return sorted(notices, key=lambda notice: ORDER.index(notice.severity))
 
 
 def notices_of(

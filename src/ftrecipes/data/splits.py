@@ -9,8 +9,8 @@ from transformers import PreTrainedTokenizerBase
 from ftrecipes.config.errors import DataError
 from ftrecipes.config.schema import RunConfig
 from ftrecipes.config.sections import DataConfig
-from ftrecipes.data.doctor import ORDER, examine, tell, verdict
-from ftrecipes.data.findings import Finding
+from ftrecipes.data.doctor import examine, tell, verdict
+from ftrecipes.data.findings import ORDER, Finding
 from ftrecipes.data.mix import OFTEN, describe_draws, often_drawn
 from ftrecipes.data.raws import load_raws
 from ftrecipes.data.rows import RawRows, TokenRows

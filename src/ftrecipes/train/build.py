@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from torch import nn
@@ -9,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ftrecipes.config.precision import Precision
 from ftrecipes.config.schema import RunConfig, TrainConfig
-from ftrecipes.data.loader import Loader
+from ftrecipes.data.loader import FEW_STEPS, Loader, loader_of
 from ftrecipes.data.prompts import Prompt
 from ftrecipes.data.rows import TokenRows
 from ftrecipes.model.adapters import trainable_parameters
@@ -27,8 +28,6 @@ from ftrecipes.train.state import TrainState
 from ftrecipes.train.step import BatchLoss, autocast
 from ftrecipes.train.stop import NEVER, Stop
 from ftrecipes.train.update import build_updater
-
-FEW_STEPS = 8
 
 
 @contextmanager
@@ -62,12 +61,13 @@ def open_training(
     # The attention before the probe, which sets it.
     when = {"every_steps": config.samples.every_steps, "attention": attention_of(model)}
     batch_loss = _batch_loss(model, rows, precision=precision, world=world, engine=engine)
-    loader = _loader(config, rows, world, train.batch_size_training)
+    own_loader = partial(loader_of, config, rank=world.rank, world_size=world.size)
+    loader = own_loader(rows)
     epoch_steps = count_steps(
         loader.steps_per_epoch, num_epochs=train.num_epochs, max_train_step=train.max_train_step
     )
     evaluates = val_rows is not None
-    val_loader = _loader(config, val_rows, world, train.val_batch_size) if evaluates else None
+    val_loader = own_loader(val_rows, batch_size=train.val_batch_size) if evaluates else None
     schedule = build_schedule(train, epoch_steps)
     optimizer = build_optimizer(trainable_parameters(model), train)
     updater = build_updater(
@@ -115,17 +115,3 @@ def _warn_of_few_steps(train: TrainConfig, loader: Loader) -> None:
             f"up to {room} positions. For more and smaller steps use --batching_strategy padding, "
             "or lower --batch_size_training or --context_length"
         )
-
-
-def _loader(config: RunConfig, rows: TokenRows, world: World, batch_size: int) -> Loader:
-    return Loader(
-        rows,
-        strategy=config.train.batching_strategy,
-        batch_size=batch_size,
-        context_length=config.train.context_length,
-        shuffle=config.data.shuffle,
-        seed=config.train.seed,
-        accumulation=config.train.gradient_accumulation_steps,
-        world_size=world.size,
-        rank=world.rank,
-    )
