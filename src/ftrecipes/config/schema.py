@@ -47,7 +47,7 @@ class TrainConfig:
     (`a.jsonl:0.7,b.jsonl:0.3`) or all without; or a list of sets with settings of their own
     (docs/data.md). Required."""
     output_dir: str = ""
-    """Folder that receives the trained weights, logs and settings. Required."""
+    """Folder that receives the trained weights, logs and settings. Required to train."""
     overwrite_output_dir: bool = False
     """Replace an earlier result in `output_dir`; without it such a folder is refused."""
     save_model: bool = True

@@ -119,7 +119,19 @@ class _Counting(_Mode):
         return func(*args, **(kwargs or {}))
 
 
-class _Forward(_Mode):
+class _Keeping(_Mode):
+    """One of the two contexts of a checkpoint, which share what was called, and what came of it."""
+
+    def __init__(
+        self, kept: KeptOps, calls: dict[Op, list[_Call]], counts: OpCounts | None
+    ) -> None:
+        super().__init__()
+        self._kept = kept
+        self._calls = calls
+        self._counts = counts
+
+
+class _Forward(_Keeping):
     """Keeps results, for as long as nobody changes them.
 
     A change by an operator is seen before it is made. One by a kernel that torch does not know is
@@ -130,10 +142,7 @@ class _Forward(_Mode):
     def __init__(
         self, kept: KeptOps, calls: dict[Op, list[_Call]], counts: OpCounts | None
     ) -> None:
-        super().__init__()
-        self._kept = kept
-        self._calls = calls
-        self._counts = counts
+        super().__init__(kept, calls, counts)
         self._holders: dict[int, _Call] = {}  # where a kept result lies -> whose it is
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -164,15 +173,13 @@ class _Forward(_Mode):
                     self._counts.keep(op, call.results)
 
 
-class _Recompute(_Mode):
+class _Recompute(_Keeping):
     """Gives kept results in the order of their calls, and computes the rest."""
 
     def __init__(
         self, kept: KeptOps, calls: dict[Op, list[_Call]], counts: OpCounts | None
     ) -> None:
-        super().__init__()
-        self._kept = kept
-        self._calls = calls
+        super().__init__(kept, calls, counts)
         self._below = nullcontext() if counts is None else _Counting(counts)
         self._num_calls: dict[Op, int] = defaultdict(int)
 
