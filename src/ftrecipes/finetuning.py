@@ -141,7 +141,7 @@ class Inputs:
     def highest_id(self) -> int:
         """Of all token ids of rows and prompts."""
         splits = [split for split in (self.rows, self.val_rows) if split]
-        ids = [int(split.input_ids.max()) for split in splits]
+        ids = [int(split.facts.used_ids.max()) for split in splits]
         return max(*ids, *(max(prompt.ids) for prompt in self.prompts), 0)
 
     @property
@@ -158,9 +158,7 @@ class Inputs:
         }
         for split, rows in (("train", self.rows), ("validation", self.val_rows)):
             if rows is not None:
-                arrays = (rows.input_ids, rows.labels, rows.offsets)
-                parts = (memoryview(array).cast("B") for array in arrays)
-                found[f"{split}_fingerprint"] = fingerprint(*parts)
+                found[f"{split}_fingerprint"] = fingerprint(rows.facts.digest)
         return found
 
 

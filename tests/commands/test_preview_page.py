@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from ftrecipes.commands import preview
-from ftrecipes.data.rows import IGNORED
+from ftrecipes.data.facts import IGNORED
 from tests.conftest import write_lines
 from tests.data.dialogs import chat, rows_of, tokenize
 from tests.tiny_tokenizers import build_tokenizer

@@ -1,7 +1,8 @@
 """Dialogs as rows, and by hand what each family's template makes of them."""
 
 from ftrecipes.config.sections import DataConfig
-from ftrecipes.data.rows import IGNORED, collect_rows
+from ftrecipes.data.facts import IGNORED
+from ftrecipes.data.rows import collect_rows
 from ftrecipes.data.tokenize import tokenize_rows
 from tests.tiny_tokenizers import FAMILIES
 

@@ -4,8 +4,9 @@ from itertools import chain
 
 import numpy as np
 
+from ftrecipes.data.facts import IGNORED
 from ftrecipes.data.loader import Loader
-from ftrecipes.data.rows import IGNORED, TokenRows
+from ftrecipes.data.rows import TokenRows
 
 
 def make_rows(lengths, *, unlabelled=()) -> TokenRows:

@@ -10,7 +10,7 @@ import pytest
 from ftrecipes.config.errors import DataError
 from ftrecipes.config.sections import CustomDatasetConfig, DataConfig
 from ftrecipes.data.custom import load_custom
-from ftrecipes.data.rows import IGNORED
+from ftrecipes.data.facts import IGNORED
 from ftrecipes.data.tokenize import tokenize_rows
 from tests.data.dialogs import rows_of, trained_text
 from tests.tiny_tokenizers import build_tokenizer

@@ -4,7 +4,7 @@ import pytest
 
 from ftrecipes.config.errors import DataError
 from ftrecipes.config.sections import DataConfig
-from ftrecipes.data.rows import IGNORED
+from ftrecipes.data.facts import IGNORED
 from ftrecipes.data.tokenize import tokenize_rows
 from tests.data.conftest import TOKENIZER
 from tests.data.dialogs import rows_of, trained_text

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ftrecipes.config.errors import DataError
-from ftrecipes.data.rows import IGNORED
+from ftrecipes.data.facts import IGNORED
 from tests.data.dialogs import chat, rows_of, tokenize, trained_text
 from tests.tiny_tokenizers import build_tokenizer
 

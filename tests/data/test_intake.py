@@ -4,8 +4,8 @@ import json
 
 from ftrecipes.config.sections import DataConfig
 from ftrecipes.data.cache import tokenize_cached
+from ftrecipes.data.facts import IGNORED
 from ftrecipes.data.files import read_file
-from ftrecipes.data.rows import IGNORED
 from tests.data.dialogs import tokenize
 from tests.tiny_tokenizers import build_tokenizer
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ftrecipes.data.facts import IGNORED
 from ftrecipes.data.kinds import TokenRow
 from ftrecipes.data.lengths import fit_rows
 from ftrecipes.data.loader import Loader
-from ftrecipes.data.rows import IGNORED
 from tests.data.dialogs import rows_of, tokenize
 from tests.tiny_tokenizers import build_tokenizer
 

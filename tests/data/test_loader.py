@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from ftrecipes.data.rows import IGNORED, TokenRows, Totals
+from ftrecipes.data.facts import IGNORED
+from ftrecipes.data.rows import TokenRows, Totals
 from tests.data.loader_rows import all_rows, draw_lengths, make_loader, make_rows
 
 STRATEGIES = [("packing", "grouped"), ("padding", "grouped"), ("padding", "plain")]

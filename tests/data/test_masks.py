@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from ftrecipes.data.facts import IGNORED
 from ftrecipes.data.masks import label_spans
-from ftrecipes.data.rows import IGNORED
 from tests.data.dialogs import chat, pieces_of, rows_of, tokenize, trained_text
 from tests.data.token_bytes import expected_labels
 from tests.tiny_tokenizers import FAMILIES, build_tokenizer

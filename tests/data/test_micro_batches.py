@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from ftrecipes.data.rows import IGNORED
+from ftrecipes.data.facts import IGNORED
 from tests.data.loader_rows import all_rows, draw_lengths, make_loader, make_rows
 
 

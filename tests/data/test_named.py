@@ -11,7 +11,8 @@ from ftrecipes.config.errors import DataError
 from ftrecipes.config.schema import RunConfig, TrainConfig
 from ftrecipes.config.sections import DataConfig
 from ftrecipes.data import sources
-from ftrecipes.data.rows import IGNORED
+from ftrecipes.data.facts import IGNORED
+from ftrecipes.data.row_names import number_rows
 from ftrecipes.data.splits import read_splits
 from tests.data.dialogs import rows_of
 from tests.tiny_tokenizers import build_tokenizer
@@ -76,7 +77,7 @@ def samsum_hub(monkeypatch):
     def load_hub(name, split):
         hub.asked.append((name, split))
         rows = datasets.Dataset.from_list(hub.rows)
-        found = [f"{name} row {number}" for number in range(1, 6)]
+        found = number_rows(name, "row", range(1, 6))
         return sources.RawRows(rows, rows.column_names, name, found)
 
     monkeypatch.setattr(sources, "load_hub", load_hub)

@@ -8,6 +8,7 @@ import pytest
 from ftrecipes.config.errors import DataError
 from ftrecipes.config.sections import DataConfig
 from ftrecipes.data.formats import choose_reader
+from ftrecipes.data.row_names import number_rows
 from ftrecipes.data.rows import RawRows
 from tests.data.dialogs import rows_of, tokenize, trained_text
 from tests.data.tool_dialogs import says
@@ -87,7 +88,7 @@ def test_a_file_of_good_answers_alone_is_read():
 def test_a_data_set_of_the_library():
     made = [{"prompt": "a", "completion": "b", "label": n > 1} for n in range(3)]
     rows = datasets.Dataset.from_list(made)
-    raw = RawRows(rows, rows.column_names, "set", [f"row {n}" for n in range(3)])
+    raw = RawRows(rows, rows.column_names, "set", number_rows("set", "row", range(3)))
     with pytest.raises(DataError, match="graded answers"):
         choose_reader(raw, CHATML, DataConfig())
 

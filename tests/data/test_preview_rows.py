@@ -3,8 +3,9 @@
 import pytest
 
 from ftrecipes.config.sections import DataConfig
+from ftrecipes.data.facts import IGNORED
 from ftrecipes.data.preview_rows import END, FIRST, RowViewer
-from ftrecipes.data.rows import IGNORED, collect_rows
+from ftrecipes.data.rows import collect_rows
 from ftrecipes.data.token_texts import TokenTexts
 from ftrecipes.data.tokenize import tokenize_rows
 from tests.data.dialogs import chat, rows_of

@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
+from ftrecipes.data.facts import IGNORED
 from ftrecipes.data.preview_totals import count, count_batches, histogram, leaks
-from ftrecipes.data.rows import IGNORED
 from tests.data.dialogs import rows_of, tokenize
 from tests.data.loader_rows import draw_lengths, make_loader, make_rows
 from tests.tiny_tokenizers import build_tokenizer

@@ -6,9 +6,10 @@ from hypothesis import strategies as st
 
 from ftrecipes.config.sections import DataConfig
 from ftrecipes.data.encode import Encoder
+from ftrecipes.data.facts import IGNORED
 from ftrecipes.data.formats import choose_reader
 from ftrecipes.data.readers import alpaca_prompt
-from ftrecipes.data.rows import IGNORED, collect_rows
+from ftrecipes.data.rows import collect_rows
 from tests.data.dialogs import pieces_of
 from tests.data.token_bytes import expected_labels
 from tests.data.tool_dialogs import TOOL, calls, says

@@ -10,7 +10,8 @@ import pytest
 from ftrecipes.config.errors import DataError
 from ftrecipes.config.schema import RunConfig, TrainConfig
 from ftrecipes.config.sections import DataConfig
-from ftrecipes.data.rows import IGNORED, collect_rows
+from ftrecipes.data.facts import IGNORED
+from ftrecipes.data.rows import collect_rows
 from ftrecipes.data.sets import cap_rows
 from ftrecipes.data.splits import read_splits
 from tests.data.mixed import FORMATS, TOKENIZER, config, write_rows

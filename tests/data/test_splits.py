@@ -12,6 +12,7 @@ from ftrecipes.config.schema import RunConfig, TrainConfig
 from ftrecipes.config.sections import DataConfig
 from ftrecipes.data.loader import Loader
 from ftrecipes.data.raws import cut_fraction
+from ftrecipes.data.row_names import number_rows
 from ftrecipes.data.rows import RawRows, collect_rows
 from ftrecipes.data.splits import read_splits
 from tests.tiny_tokenizers import build_tokenizer
@@ -101,7 +102,7 @@ def test_rows_set_aside_are_not_trained_on_without_validation_either(write):
 
 def test_a_fraction_of_a_hub_data_set():
     rows = datasets.Dataset.from_list([{"x": n} for n in range(10)])
-    names = [f"set row {number}" for number in range(1, 11)]
+    names = number_rows("set", "row", range(1, 11))
     raw = RawRows(rows, ["x"], "set train", names, fingerprint="f")
     train, validation = cut_fraction(raw, 0.3)
     for part in (train, validation):

@@ -7,9 +7,10 @@ from transformers import ByT5Tokenizer
 
 from ftrecipes.config.errors import DataError
 from ftrecipes.config.sections import DataConfig
+from ftrecipes.data.facts import IGNORED
 from ftrecipes.data.files import read_file
 from ftrecipes.data.readers import alpaca_prompt
-from ftrecipes.data.rows import IGNORED, collect_rows
+from ftrecipes.data.rows import collect_rows
 from ftrecipes.data.tokenize import tokenize_rows
 from tests.data.dialogs import chat, rows_of, tokenize, trained_text
 from tests.tiny_tokenizers import build_tokenizer

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftrecipes.config.errors import DataError
-from ftrecipes.data.rows import IGNORED
+from ftrecipes.data.facts import IGNORED
 from tests.data.dialogs import TURNS, chat, rows_of, tokenize, trained_text
 from tests.data.test_properties import TEXT
 from tests.data.token_bytes import expected_labels

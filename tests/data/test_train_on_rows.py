@@ -3,7 +3,7 @@
 import pytest
 
 from ftrecipes.config.errors import DataError
-from ftrecipes.data.rows import IGNORED
+from ftrecipes.data.facts import IGNORED
 from tests.data.dialogs import chat, rows_of, tokenize, trained_text
 from tests.data.examined import codes_of
 from tests.data.tool_dialogs import says

@@ -3,7 +3,7 @@
 import pytest
 
 from ftrecipes.config.errors import DataError
-from ftrecipes.data.rows import IGNORED
+from ftrecipes.data.facts import IGNORED
 from tests.data.dialogs import chat, tokenize
 from tests.tiny_tokenizers import build_tokenizer
 

@@ -9,9 +9,9 @@ from transformers import PreTrainedTokenizerBase
 from ftrecipes.config.chat_templates import BUILT_IN
 from ftrecipes.config.errors import DataError
 from ftrecipes.data.chat import ChatRenderer, Rendered
+from ftrecipes.data.facts import IGNORED
 from ftrecipes.data.kinds import ChatRow, Row, TextRow, TokenRow
 from ftrecipes.data.masks import Span, label_spans
-from ftrecipes.data.rows import IGNORED
 
 
 class Encoder:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ftrecipes.data.rows import IGNORED
+from ftrecipes.data.facts import IGNORED
 
 
 @dataclass(frozen=True)

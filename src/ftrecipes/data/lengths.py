@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ftrecipes.data.facts import IGNORED
 from ftrecipes.data.kinds import TokenRow
-from ftrecipes.data.rows import IGNORED, Intake, refuse_rows
+from ftrecipes.data.rows import Intake, refuse_rows
 
 LOST_SHARE_WARNED = 0.05
 

@@ -7,9 +7,10 @@ import numpy as np
 import torch
 
 from ftrecipes.config.schema import RunConfig
+from ftrecipes.data.facts import IGNORED
 from ftrecipes.data.mix import draw_rows, has_weights, interleave, trained_rows
 from ftrecipes.data.packing import RowIds, cut, group, pack, share_evenly
-from ftrecipes.data.rows import IGNORED, MicroBatch, TokenRows, Totals
+from ftrecipes.data.rows import MicroBatch, TokenRows, Totals
 
 FEW_STEPS = 8
 """Fewer than these in an epoch of as many rows are worth a word."""

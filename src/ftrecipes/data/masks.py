@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ftrecipes.data.rows import IGNORED
+from ftrecipes.data.facts import IGNORED
 
 Span = tuple[int, int]
 

@@ -4,14 +4,17 @@ import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ftrecipes.config.data_files import DATA_KINDS, find_data_files, is_glob
 from ftrecipes.config.errors import DataError
 from ftrecipes.config.urls import bare, is_url
+from ftrecipes.data.chain import ChainedRows
 from ftrecipes.data.files import read_file
 from ftrecipes.data.remote import fetch
+from ftrecipes.data.row_names import join_names
 from ftrecipes.data.rows import RawRows
 
 
@@ -40,10 +43,10 @@ def _read_found(files: Sequence[Path], *, name: str) -> RawRows:
     parts = _read_all(files)
     _check_columns(parts)
     return RawRows(
-        rows=[row for part in parts for row in part.rows],
+        rows=ChainedRows([part.rows for part in parts]),
         columns=list(dict.fromkeys(column for part in parts for column in part.columns)),
         name=name,
-        sources=[source for part in parts for source in part.sources],
+        sources=join_names([part.sources for part in parts]),
         fingerprint=_joined_fingerprint(parts),
     )
 
@@ -57,11 +60,15 @@ def _read_all(files: Sequence[Path]) -> list[RawRows]:
         except DataError as fault:
             faults.append(fault)
             continue
-        sources = [name + source.removeprefix(part.name) for source in part.sources]
+        sources = part.sources.renamed(partial(_called, old=part.name, new=name))
         parts.append(replace(part, name=name, sources=sources))
     if faults:
         raise DataError("\n\n".join(map(str, faults))) from faults[0]
     return parts
+
+
+def _called(label: str, *, old: str, new: str) -> str:
+    return new + label.removeprefix(old)
 
 
 def _names(files: Sequence[Path]) -> list[str]:

@@ -10,9 +10,10 @@ from transformers import PreTrainedTokenizerBase
 
 from ftrecipes.config.sections import DataConfig
 from ftrecipes.data.encode import Encoder
+from ftrecipes.data.facts import IGNORED
 from ftrecipes.data.kinds import TokenRow
 from ftrecipes.data.loader import Loader
-from ftrecipes.data.rows import IGNORED, RawRows, RowFault, TokenRows
+from ftrecipes.data.rows import RawRows, RowFault, TokenRows
 from ftrecipes.data.sets import row_reader, row_settings
 from ftrecipes.data.speakers import GIVEN, TEMPLATE, speakers
 from ftrecipes.data.token_texts import TokenTexts

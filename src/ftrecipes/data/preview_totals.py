@@ -8,9 +8,10 @@ from itertools import chain, pairwise
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from ftrecipes.data.facts import IGNORED
 from ftrecipes.data.loader import Loader
 from ftrecipes.data.packing import RowIds
-from ftrecipes.data.rows import IGNORED, TokenRows
+from ftrecipes.data.rows import TokenRows
 
 Pair = tuple[str, str]
 """Sources of two rows with the same tokens: the later one, and that which was first."""
@@ -163,11 +164,12 @@ def leaks(rows: TokenRows, val_rows: TokenRows) -> list[Pair]:
 
 def empty_answers(rows: TokenRows, tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
     """Rows with a stretch of labels that is no word: only white space and special tokens."""
-    trained = rows.labels != IGNORED
-    ids = np.unique(rows.labels[trained])
+    labels = rows.labels[:]
+    trained = labels != IGNORED
+    ids = np.unique(labels[trained])
     words = [bool(tokenizer.decode([i], skip_special_tokens=True).strip()) for i in ids.tolist()]
     is_word = np.zeros(len(trained), dtype=bool)
-    is_word[trained] = np.array(words, dtype=bool)[np.searchsorted(ids, rows.labels[trained])]
+    is_word[trained] = np.array(words, dtype=bool)[np.searchsorted(ids, labels[trained])]
     # A stretch ends with its row too.
     begins = trained & np.append(True, ~trained[:-1])
     begins[rows.offsets[:-1]] |= trained[rows.offsets[:-1]]
@@ -179,7 +181,8 @@ def empty_answers(rows: TokenRows, tokenizer: PreTrainedTokenizerBase) -> np.nda
 
 def _digests(rows: TokenRows) -> list[bytes]:
     """A hash of the ids of each row."""
-    content, size = memoryview(rows.input_ids).cast("B"), rows.input_ids.itemsize
+    input_ids = rows.input_ids[:]
+    content, size = memoryview(input_ids).cast("B"), input_ids.itemsize
     bounds = (rows.offsets * size).tolist()
     return [blake2b(content[start:end], digest_size=16).digest() for start, end in pairwise(bounds)]
 

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from ftrecipes.data.facts import IGNORED
 from ftrecipes.data.fields import integers, item_list, kind_of, optional_words, required, words
 from ftrecipes.data.kinds import ChatRow, TextRow, TokenRow
 from ftrecipes.data.messages import read_messages, require_words
-from ftrecipes.data.rows import IGNORED, RowFault
+from ftrecipes.data.rows import RowFault
 from ftrecipes.data.tools import read_tools
 
 

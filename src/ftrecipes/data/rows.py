@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from ftrecipes.config.errors import DataError
-
-IGNORED = -100
-"""Label of a position that is not trained; torch's cross entropy skips it by default."""
+from ftrecipes.data.chain import ChainedArrays
+from ftrecipes.data.facts import Facts, count_facts
+from ftrecipes.data.row_names import RowNames, number_rows
 
 SHOWN_FAULTS = 5
 
@@ -27,7 +27,7 @@ class RawRows:
     columns: list[str]
     name: str
     """What a person calls them all: "train.jsonl"."""
-    sources: Sequence[str]
+    sources: RowNames
     """What a person calls each: "train.jsonl line 17"."""
     reader: Callable[[Mapping], object] | None = None
     """Reads a row of a named data set (see kinds.Row); None = the columns tell how."""
@@ -43,8 +43,7 @@ class RawRows:
         """These rows, in this order."""
         is_list = isinstance(self.rows, list)
         rows = [self.rows[i] for i in indices] if is_list else self.rows.select(indices)
-        sources = [self.sources[i] for i in indices]
-        return replace(self, rows=rows, sources=sources, fingerprint=fingerprint)
+        return replace(self, rows=rows, sources=self.sources.pick(indices), fingerprint=fingerprint)
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ def collect_rows(
     rows = list(rows)
     columns = dict.fromkeys(key for row in rows if isinstance(row, Mapping) for key in row)
     unit, numbers = ("row", range(1, len(rows) + 1)) if lines is None else ("line", lines)
-    return RawRows(rows, list(columns), name, [f"{name} {unit} {number}" for number in numbers])
+    return RawRows(rows, list(columns), name, number_rows(name, unit, numbers))
 
 
 @dataclass(frozen=True)
@@ -102,13 +101,13 @@ class RowSet:
 class TokenRows:
     """All rows of a split, one after another."""
 
-    input_ids: np.ndarray
-    """int32 [T]"""
-    labels: np.ndarray
+    input_ids: np.ndarray | ChainedArrays
+    """int32 [T]; in memory, mapped from a file, or a chain of such arrays that takes slices."""
+    labels: np.ndarray | ChainedArrays
     """int32 [T]: the token that the model must produce AT this position, else -100. Not shifted."""
     offsets: np.ndarray
     """int64 [R + 1]: row r is [offsets[r], offsets[r + 1])."""
-    sources: list[str]
+    sources: Sequence[str]
     """Where each row came from."""
     report: list[str]
     """What a person should know: rows cut, dropped or without a trained token."""
@@ -116,9 +115,11 @@ class TokenRows:
     """What they were before; without counts where the rows were made in another way."""
     sets: tuple[RowSet, ...] = ()
     """The data sets that the rows are of, one behind another, where there are several."""
+    known: Facts | None = None
+    """The facts, where they were counted before."""
 
     def __len__(self) -> int:
-        return len(self.sources)
+        return len(self.offsets) - 1
 
     @property
     def lengths(self) -> np.ndarray:
@@ -126,11 +127,19 @@ class TokenRows:
         return np.diff(self.offsets)
 
     @cached_property
+    def facts(self) -> Facts:
+        """What is to be known of all tokens; counted in a pass over them unless it is known."""
+        return self.known or count_facts(self.input_ids, self.labels, self.offsets)
+
+    @property
     def token_counts(self) -> np.ndarray:
         """int64 [R]: labels of each row that count; a row's first position has no predecessor."""
-        counted = self.labels != IGNORED
-        counted[self.offsets[:-1]] = False
-        return np.diff(np.concatenate([[0], np.cumsum(counted)])[self.offsets])
+        return self.facts.token_counts
+
+    @property
+    def num_positions(self) -> int:
+        """Of all rows."""
+        return int(self.offsets[-1])
 
     @property
     def num_tokens(self) -> int:

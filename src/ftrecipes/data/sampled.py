@@ -14,10 +14,11 @@ from transformers import PreTrainedTokenizerBase
 
 from ftrecipes.config.sections import DataConfig
 from ftrecipes.data.chat import write_dialog
+from ftrecipes.data.facts import IGNORED
 from ftrecipes.data.formats import choose_reader
 from ftrecipes.data.kinds import ChatRow, Row, TextRow
 from ftrecipes.data.masks import Span
-from ftrecipes.data.rows import IGNORED, RawRows, RowFault, TokenRows
+from ftrecipes.data.rows import RawRows, RowFault, TokenRows
 from ftrecipes.data.template import Messages, Template, unused_character
 
 SAMPLED = 16

@@ -13,8 +13,11 @@ from ftrecipes.config.errors import DataError
 from ftrecipes.config.mixing import DataSet
 from ftrecipes.config.sections import DataConfig
 from ftrecipes.data.cache import tokenize_cached
+from ftrecipes.data.chain import ChainedArrays, ChainedRows
+from ftrecipes.data.facts import join_facts
 from ftrecipes.data.formats import choose_reader
 from ftrecipes.data.kinds import Row
+from ftrecipes.data.row_names import join_names
 from ftrecipes.data.rows import Intake, RawRows, RawSet, RowSet, TokenRows
 
 CAP_SEED = 43
@@ -36,7 +39,8 @@ def name_apart(
 ) -> list[Mapping[str, RawRows]]:
     """The splits of each set, with rows named by the path of the set where two have files alike."""
     names = [
-        {source.rsplit(" ", 2)[0] for raw in own.values() for source in raw.sources} for own in raws
+        {label.rpartition(" ")[0] for raw in own.values() for label in raw.sources.labels}
+        for own in raws
     ]
     apart = []
     for at, (one, own) in enumerate(zip(sets, raws, strict=True)):
@@ -57,10 +61,10 @@ def join_raws(found: Sequence[tuple[DataSet, RawRows]]) -> RawRows:
     raws = [raw for _, raw in found]
     prints = [f"{raw.name} {raw.fingerprint}" for raw in raws if raw.fingerprint]
     return RawRows(
-        rows=_Chain([raw.rows for raw in raws]),
+        rows=ChainedRows([raw.rows for raw in raws]),
         columns=list(dict.fromkeys(column for raw in raws for column in raw.columns)),
         name=", ".join(raw.name for raw in raws),
-        sources=[source for raw in raws for source in raw.sources],
+        sources=join_names([raw.sources for raw in raws]),
         fingerprint="\n".join(prints) if len(prints) == len(raws) else None,
         parts=tuple(
             RawSet(one.name if names[one.name] == 1 else raw.name, raw, one.weight, one.own)
@@ -147,11 +151,11 @@ def _set_of(raw: RawRows) -> Callable[[int], int]:
 
 
 def _join(parts: Sequence[RawSet], found: Sequence[TokenRows]) -> TokenRows:
-    starts = np.cumsum([0, *(len(rows.input_ids) for rows in found)])
+    starts = np.cumsum([0, *(rows.num_positions for rows in found)])
     offsets = [rows.offsets[1:] + start for rows, start in zip(found, starts, strict=False)]
     return TokenRows(
-        input_ids=np.concatenate([rows.input_ids for rows in found]),
-        labels=np.concatenate([rows.labels for rows in found]),
+        input_ids=ChainedArrays([rows.input_ids for rows in found]),
+        labels=ChainedArrays([rows.labels for rows in found]),
         offsets=np.concatenate([[0], *offsets]),
         sources=[source for rows in found for source in rows.sources],
         report=[
@@ -164,6 +168,7 @@ def _join(parts: Sequence[RawSet], found: Sequence[TokenRows]) -> TokenRows:
             RowSet(one.name, len(rows), one.weight, rows.intake)
             for one, rows in zip(parts, found, strict=True)
         ),
+        known=join_facts([rows.facts for rows in found]),
     )
 
 
@@ -181,27 +186,12 @@ def _sum(intakes: Sequence[Intake]) -> Intake:
 def _under(name: str, raw: RawRows) -> RawRows:
     """Its rows named by the path of the set."""
     folder = name.rstrip("/")
-    if raw.sources[:1] and raw.sources[0].startswith(f"{folder} "):
+    if len(raw) and raw.sources[0].startswith(f"{folder} "):
         return raw  # so they are already, as those of the hub
-    sources = [
-        folder + source.removeprefix(raw.name)
-        if source.startswith(f"{raw.name} ")
-        else f"{folder}/{source}"
-        for source in raw.sources
-    ]
-    return replace(raw, name=folder, sources=sources)
 
+    def rename(label: str) -> str:
+        if label.startswith(f"{raw.name} "):
+            return folder + label.removeprefix(raw.name)
+        return f"{folder}/{label}"
 
-class _Chain(Sequence[Mapping]):
-    """Sequences one behind another, none of them copied."""
-
-    def __init__(self, parts: Sequence[Sequence[Mapping]]):
-        self._parts = parts
-        self._ends = list(accumulate(map(len, parts)))
-
-    def __len__(self) -> int:
-        return self._ends[-1]
-
-    def __getitem__(self, index: int) -> Mapping:
-        at = bisect_right(self._ends, index)
-        return self._parts[at][index - (self._ends[at - 1] if at else 0)]
+    return replace(raw, name=folder, sources=raw.sources.renamed(rename))

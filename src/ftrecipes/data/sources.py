@@ -12,6 +12,7 @@ from ftrecipes.config.schema import RunConfig
 from ftrecipes.data.custom import load_custom
 from ftrecipes.data.named import SAMSUM, SAMSUM_ID, name_rows
 from ftrecipes.data.paths import read_paths
+from ftrecipes.data.row_names import number_rows
 from ftrecipes.data.rows import RawRows
 
 VALIDATION_NAMES = ("validation", "val", "dev")
@@ -65,7 +66,7 @@ def load_hub(name: str, split: str | None) -> RawRows | None:
             f"({DATA_KINDS})"
         ) from error
     name = f"{name} {split}"
-    sources = [f"{name} row {number}" for number in range(1, len(rows) + 1)]
+    sources = number_rows(name, "row", range(1, len(rows) + 1))
     return RawRows(rows, rows.column_names, name, sources, fingerprint=fingerprint)
 
 

@@ -12,8 +12,9 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from ftrecipes.config.sections import DataConfig
+from ftrecipes.data.facts import IGNORED
 from ftrecipes.data.findings import Finding, ShownToken, finding
-from ftrecipes.data.rows import IGNORED, TokenRows
+from ftrecipes.data.rows import TokenRows
 
 AROUND = 6
 """Tokens that are shown on either side."""
@@ -59,7 +60,7 @@ class Split:
     def is_mark(self) -> np.ndarray:
         """bool [highest id + 1]: whether an id is one of a template's marks."""
         marks = list(marks_of(self.tokenizer).values())
-        highest = max(int(self.rows.input_ids.max()), len(self.tokenizer), *marks)
+        highest = max(int(self.rows.facts.used_ids.max()), len(self.tokenizer), *marks)
         found = np.zeros(highest + 1, dtype=bool)
         found[[*marks, *known_ids(self.tokenizer.eos_token_id)]] = True
         return found

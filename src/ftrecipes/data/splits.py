@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from ftrecipes.config.errors import DataError
@@ -92,7 +91,7 @@ def report_splits(config: RunConfig, splits: Splits) -> None:
 
 def _report(split: str, rows: TokenRows) -> None:
     log.info(
-        f"{split}: {len(rows)} rows of {rows.input_ids.size} positions, "
+        f"{split}: {len(rows)} rows of {rows.num_positions} positions, "
         f"{rows.num_tokens} of them trained tokens"
     )
     for line in rows.report:
@@ -128,7 +127,7 @@ def _report_absent(
     tokens: Sequence[str], tokenizer: PreTrainedTokenizerBase, rows: TokenRows
 ) -> None:
     """A new token that no row has keeps the embedding it starts with."""
-    seen = set(np.unique(rows.input_ids).tolist())
+    seen = set(rows.facts.used_ids.tolist())
     absent = [token for token in tokens if tokenizer.convert_tokens_to_ids(token) not in seen]
     if absent:
         rows.report.append(
