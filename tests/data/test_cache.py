@@ -58,7 +58,7 @@ def same(rows, other) -> bool:
 
 
 def test_the_second_time_the_same_rows_come_from_the_cache(path, told, cache_home):
-    first = read(path)
+    first, plain = read(path), read(path, cache=False)
     assert told == []
     second = read(path)
     [entry] = entries()
@@ -66,7 +66,16 @@ def test_the_second_time_the_same_rows_come_from_the_cache(path, told, cache_hom
     assert told == [f"t.jsonl: 22 tokenised rows taken from the cache {entry}"]
     assert same(first, second)
     assert len(first.report) == 3
+    # The first time too the rows are in the file, and not in memory.
+    assert isinstance(first.input_ids, np.memmap)
     assert isinstance(second.input_ids, np.memmap)
+    assert not isinstance(plain.input_ids, np.memmap)
+    assert same(plain, first)
+    assert second.known is not None
+    for name, facts in (("first", first.facts), ("second", second.facts)):
+        assert facts.digest == plain.facts.digest, name
+        assert np.array_equal(facts.token_counts, plain.token_counts), name
+        assert np.array_equal(facts.used_ids, plain.facts.used_ids), name
     assert second.input_ids.dtype == second.labels.dtype == np.int32
     assert second.num_tokens == first.num_tokens
 
@@ -133,7 +142,7 @@ def test_a_change_of_this_package_meets_no_older_rows(path, monkeypatch, told):
 
 @pytest.mark.parametrize("harm", ["empty", "cut", "changed", "other", "header"])
 def test_a_broken_entry_is_made_again(path, told, harm):
-    first = read(path)
+    first, _ = read(path, cache=False), read(path)
     [entry] = entries()
     content = bytearray(entry.read_bytes())
     if harm == "changed":
@@ -150,7 +159,7 @@ def test_a_broken_entry_is_made_again(path, told, harm):
 
 
 def test_an_entry_with_any_byte_changed_is_made_again(path, told):
-    first, [entry] = read(path), entries()
+    first, _, [entry] = read(path, cache=False), read(path), entries()
     whole = entry.read_bytes()
     for at in [*range(60), *range(60, len(whole), 199)]:
         content = bytearray(whole)

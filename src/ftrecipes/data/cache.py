@@ -1,9 +1,9 @@
 """Tokenised rows kept on disk, so that the next run with the same data starts at once.
 
-An entry is one file: four arrays, one behind another as numpy.save writes them, the last one the
-words about the rows, and a hash of all that. Its name is a hash of everything that the rows depend
-on, so that an entry is never out of date; it is put in place whole, so that any number of runs may
-share the folder.
+An entry is one file: arrays one behind another as numpy.save writes them, the last one the words
+about the rows, and a hash of all that, which tells damage and not intent (XXH3). Its name is a hash
+of everything that the rows depend on, so that an entry is never out of date; it is put in place
+whole, so that any number of runs may share the folder.
 """
 
 import hashlib
@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+import xxhash
 from numpy.lib import format as npy
 from transformers import PreTrainedTokenizerBase
 
 from ftrecipes.config.sections import DataConfig
+from ftrecipes.data.facts import Facts
 from ftrecipes.data.rows import Intake, RawRows, TokenRows
 from ftrecipes.data.tokenize import tokenize_rows
 from ftrecipes.runtime import log
@@ -30,7 +32,8 @@ from ftrecipes.runtime.user_cache import user_cache
 
 SUFFIX = ".rows"
 UNFINISHED = ".part"
-HASH_BYTES = hashlib.sha256().digest_size
+HASH_BYTES = xxhash.xxh3_128().digest_size
+NUM_ARRAYS = 6
 KEPT_SECONDS = 30 * 24 * 3600
 KEPT_BYTES = 20 * 2**30
 # What of DataConfig changes the rows.
@@ -61,7 +64,9 @@ def tokenize_cached(
         _tidy(path.parent)
     except OSError as error:
         log.info(f"{path.parent}: the tokenised rows can not be kept there ({error.strerror})")
-    return rows
+        return rows
+    # Mapped from the file now, so that the memory they took is free again.
+    return _load(path) or rows
 
 
 def cache_folder() -> Path | None:
@@ -112,11 +117,10 @@ def _load(path: Path) -> TokenRows | None:
     try:
         with path.open("rb") as file:
             content = np.memmap(file, dtype=np.uint8, mode="r")
-            digest = hashlib.sha256(content[:-HASH_BYTES]).digest()
-            if content[-HASH_BYTES:].tobytes() != digest:
+            if content[-HASH_BYTES:].tobytes() != xxhash.xxh3_128_digest(content[:-HASH_BYTES]):
                 raise ValueError("its content has changed")
             file.seek(0)
-            offsets, input_ids, labels, words = _arrays(file)
+            offsets, input_ids, labels, token_counts, used_ids, words = _arrays(file)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
@@ -126,11 +130,15 @@ def _load(path: Path) -> TokenRows | None:
         os.utime(path)  # it is in use; see _tidy
     said = json.loads(words.tobytes())
     intake = Intake(**said["intake"])
-    return TokenRows(input_ids, labels, offsets, said["sources"], said["report"], intake)
+    return TokenRows(
+        *(input_ids, labels, offsets, said["sources"], said["report"]),
+        intake=intake,
+        known=Facts(token_counts, used_ids, said["digest"]),
+    )
 
 
 def _arrays(file: BinaryIO) -> Iterator[np.ndarray]:
-    for _ in range(4):
+    for _ in range(NUM_ARRAYS):
         npy.read_magic(file)
         shape, _, dtype = npy.read_array_header_1_0(file)
         start = file.tell()
@@ -141,17 +149,24 @@ def _arrays(file: BinaryIO) -> Iterator[np.ndarray]:
 
 def _store(path: Path, rows: TokenRows) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    said = {"sources": rows.sources, "report": rows.report, "intake": asdict(rows.intake)}
+    facts = rows.facts
+    said = {
+        "sources": list(rows.sources),
+        "report": rows.report,
+        "intake": asdict(rows.intake),
+        "digest": facts.digest,
+    }
     words = np.frombuffer(json.dumps(said).encode(), dtype=np.uint8)
     handle, unfinished = tempfile.mkstemp(dir=path.parent, suffix=UNFINISHED)
     try:
         with open(handle, "w+b") as file:
-            for array in (rows.offsets, rows.input_ids, rows.labels, words):
+            tokens = (rows.offsets, rows.input_ids, rows.labels)
+            for array in (*tokens, facts.token_counts, facts.used_ids, words):
                 npy.write_array(file, array, version=(1, 0), allow_pickle=False)
-            file.seek(0)
-            digest = hashlib.file_digest(file, "sha256").digest()
+            file.flush()
+            content = np.memmap(file, dtype=np.uint8, mode="r")
             file.seek(0, os.SEEK_END)
-            file.write(digest)
+            file.write(xxhash.xxh3_128_digest(content))
         os.replace(unfinished, path)
     except BaseException:
         with suppress(OSError):
