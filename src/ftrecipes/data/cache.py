@@ -12,7 +12,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -49,11 +49,9 @@ def tokenize_cached(
 
     A cache that can not be read or written costs a line in the log and nothing else.
     """
-    name = _entry_name(raw, tokenizer, data=data, context_length=context_length)
-    folder = cache_folder()
-    if not data.cache or name is None or folder is None:
+    path = cache_path(raw, tokenizer, data=data, context_length=context_length)
+    if path is None:
         return tokenize_rows(raw, tokenizer, data=data, context_length=context_length)
-    path = folder / f"{name}{SUFFIX}"
     rows = _load(path)
     if rows is not None:
         log.info(f"{raw.name}: {len(rows)} tokenised rows taken from the cache {path}")
@@ -67,6 +65,17 @@ def tokenize_cached(
         return rows
     # Mapped from the file now, so that the memory they took is free again.
     return _load(path) or rows
+
+
+def cache_path(
+    raw: RawRows, tokenizer: PreTrainedTokenizerBase, *, data: DataConfig, context_length: int
+) -> Path | None:
+    """The entry of these rows, whether it is there or not; None where nothing is to be kept."""
+    folder = cache_folder() if data.cache else None
+    if folder is None:
+        return None
+    name = _entry_name(raw, tokenizer, data=data, context_length=context_length)
+    return name and folder / f"{name}{SUFFIX}"
 
 
 def cache_folder() -> Path | None:
@@ -147,8 +156,22 @@ def _arrays(file: BinaryIO) -> Iterator[np.ndarray]:
         yield array
 
 
-def _store(path: Path, rows: TokenRows) -> None:
+@contextmanager
+def put_whole(path: Path) -> Iterator[BinaryIO]:
+    """A file to write, which becomes `path` when all of it is written."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    handle, unfinished = tempfile.mkstemp(dir=path.parent, suffix=UNFINISHED)
+    try:
+        with open(handle, "w+b") as file:
+            yield file
+        os.replace(unfinished, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(unfinished)
+        raise
+
+
+def _store(path: Path, rows: TokenRows) -> None:
     facts = rows.facts
     said = {
         "sources": list(rows.sources),
@@ -157,21 +180,14 @@ def _store(path: Path, rows: TokenRows) -> None:
         "digest": facts.digest,
     }
     words = np.frombuffer(json.dumps(said).encode(), dtype=np.uint8)
-    handle, unfinished = tempfile.mkstemp(dir=path.parent, suffix=UNFINISHED)
-    try:
-        with open(handle, "w+b") as file:
-            tokens = (rows.offsets, rows.input_ids, rows.labels)
-            for array in (*tokens, facts.token_counts, facts.used_ids, words):
-                npy.write_array(file, array, version=(1, 0), allow_pickle=False)
-            file.flush()
-            content = np.memmap(file, dtype=np.uint8, mode="r")
-            file.seek(0, os.SEEK_END)
-            file.write(xxhash.xxh3_128_digest(content))
-        os.replace(unfinished, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(unfinished)
-        raise
+    with put_whole(path) as file:
+        tokens = (rows.offsets, rows.input_ids, rows.labels)
+        for array in (*tokens, facts.token_counts, facts.used_ids, words):
+            npy.write_array(file, array, version=(1, 0), allow_pickle=False)
+        file.flush()
+        content = np.memmap(file, dtype=np.uint8, mode="r")
+        file.seek(0, os.SEEK_END)
+        file.write(xxhash.xxh3_128_digest(content))
 
 
 def _tidy(folder: Path) -> None:

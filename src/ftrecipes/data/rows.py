@@ -95,6 +95,8 @@ class RowSet:
     weight: float | None = None
     """As in RawSet."""
     intake: Intake = field(default_factory=Intake)
+    facts: Facts | None = None
+    """Of its rows alone, where they are known."""
 
 
 @dataclass(frozen=True)

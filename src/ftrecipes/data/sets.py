@@ -111,6 +111,7 @@ def parts_of(
             sources=rows.sources[start:end],
             report=[],
             intake=its.intake,
+            known=its.facts,
         )
         yield one.raw, part, replace(data, **one.own)
         start = end
@@ -165,7 +166,7 @@ def _join(parts: Sequence[RawSet], found: Sequence[TokenRows]) -> TokenRows:
         ],
         intake=_sum([rows.intake for rows in found]),
         sets=tuple(
-            RowSet(one.name, len(rows), one.weight, rows.intake)
+            RowSet(one.name, len(rows), one.weight, rows.intake, rows.facts)
             for one, rows in zip(parts, found, strict=True)
         ),
         known=join_facts([rows.facts for rows in found]),

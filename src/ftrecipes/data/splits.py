@@ -8,8 +8,9 @@ from transformers import PreTrainedTokenizerBase
 from ftrecipes.config.errors import DataError
 from ftrecipes.config.schema import RunConfig
 from ftrecipes.config.sections import DataConfig
-from ftrecipes.data.doctor import examine, tell, verdict
+from ftrecipes.data.doctor import tell, verdict
 from ftrecipes.data.findings import ORDER, Finding
+from ftrecipes.data.findings_cache import examine_cached
 from ftrecipes.data.mix import OFTEN, describe_draws, often_drawn
 from ftrecipes.data.raws import load_raws
 from ftrecipes.data.rows import RawRows, TokenRows
@@ -66,7 +67,9 @@ def examine_sets(
     found = [
         one
         for its_raw, its_rows, own in parts_of(raw, rows, data)
-        for one in examine(its_raw, its_rows, tokenizer, data=own, context_length=context_length)
+        for one in examine_cached(
+            *(its_raw, its_rows, tokenizer), data=own, context_length=context_length
+        )
     ]
     # What is about the tokenizer alone is found with each set.
     return sorted(dict.fromkeys(found), key=lambda one: ORDER.index(one.severity))
