@@ -10,7 +10,7 @@ from ftrecipes.config.flags import flags_of
 from ftrecipes.config.help import CONFIGS, field_doc, help_text, section_doc
 from ftrecipes.config.legacy import FATES
 from ftrecipes.config.parse import parse_words
-from ftrecipes.config.schema import GenerateConfig, PreviewConfig, RunConfig
+from ftrecipes.config.schema import GenerateConfig, PrepareConfig, PreviewConfig, RunConfig
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -55,7 +55,7 @@ def commands_of(command: str) -> list[str]:
 
 
 def test_every_field_and_section_has_a_doc_literal():
-    for config_class in (RunConfig, PreviewConfig, GenerateConfig):
+    for config_class in (RunConfig, PreviewConfig, PrepareConfig, GenerateConfig):
         for flag in flags_of(config_class).values():
             assert field_doc(config_class, flag).endswith((".", ".)"))
             assert section_doc(config_class, flag.section)

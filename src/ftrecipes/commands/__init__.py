@@ -12,6 +12,7 @@ COMMANDS = {
     "finetune": "fine-tune a model (what recipes/finetuning.py runs)",
     "config": "print the settings that flags and files add up to, and where each comes from",
     "preview": "show what a run would train on, token by token, before a weight is read",
+    "prepare": "tokenise and check the rows of a run once, for any number of runs",
     "generate": "answer a prompt with and without an adapter",
 }
 

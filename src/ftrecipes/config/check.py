@@ -14,7 +14,8 @@ from ftrecipes.config.check_tuning import check_tuning
 from ftrecipes.config.faults import Fault, idle, out_of_range
 from ftrecipes.config.flags import asked, asked_in, asked_of, flags_of, value_of
 from ftrecipes.config.precision import precision_faults
-from ftrecipes.config.schema import GenerateConfig, PreviewConfig, RunConfig
+from ftrecipes.config.prepared_folder import check_prepared
+from ftrecipes.config.schema import GenerateConfig, PrepareConfig, PreviewConfig, RunConfig
 
 REQUIRED = {
     "model_name": "a hub id, a folder or a .gguf file",
@@ -72,11 +73,11 @@ AT_MOST = {"num_epochs": 10**5}  # each epoch is planned before the first step
 def check(config: RunConfig, broken: Collection[str] = (), *, writes: bool = True) -> list[Fault]:
     """Faults of a run's settings; those about `broken` flags, which have a fault, are left out.
 
-    With `writes` False nothing will be written, so that an earlier result is in nobody's way. A
-    preview needs no folder for a result at all.
+    With `writes` False nothing will be written, so that an earlier result is in nobody's way.
+    Preview and prepare need no folder for a result at all.
     """
     broken = set(broken) | (set() if writes else {"overwrite_output_dir"})
-    if isinstance(config, PreviewConfig):
+    if isinstance(config, PreviewConfig | PrepareConfig):
         broken.add("output_dir")
     found = [
         *_missing(config, broken),
@@ -90,6 +91,7 @@ def check(config: RunConfig, broken: Collection[str] = (), *, writes: bool = Tru
         *check_tracking(config),
         *precision_faults(config),
         *check_paths(config),
+        *check_prepared(config),
         *(check_preview(config) if isinstance(config, PreviewConfig) else ()),
     ]
     kept = [fault for fault in found if broken.isdisjoint(fault.flags)]

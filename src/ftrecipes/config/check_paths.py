@@ -15,6 +15,7 @@ from ftrecipes.config.data_files import DATA_SUFFIXES, find_data_files
 from ftrecipes.config.faults import Fault
 from ftrecipes.config.flags import value_of
 from ftrecipes.config.mixing import FILES, sets_of
+from ftrecipes.config.prepared_folder import is_prepared
 from ftrecipes.config.run_files import BEST, RUN_RECORD, TRAINED, WRITTEN
 from ftrecipes.config.schema import GenerateConfig, RunConfig
 
@@ -82,7 +83,9 @@ def _adapter(config: GenerateConfig) -> Iterator[Fault]:
 def _training_data(config: RunConfig) -> Iterator[Fault]:
     for one in sets_of(config):
         name = one.name
-        if name and name not in (CUSTOM, *NAMED_SETS) and is_path(name, DATA_SUFFIXES):
+        if not name or name in (CUSTOM, *NAMED_SETS) or is_prepared(name):
+            continue
+        if is_path(name, DATA_SUFFIXES):
             yield from data_files("dataset", name)
         for key in FILES:
             yield from data_files("dataset", one.own.get(key))

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from ftrecipes.config import adapter_sections, schema, sections
 from ftrecipes.config.flags import Flag, flags_of
-from ftrecipes.config.schema import GenerateConfig, PreviewConfig, RunConfig
+from ftrecipes.config.schema import GenerateConfig, PrepareConfig, PreviewConfig, RunConfig
 from ftrecipes.config.sections import Dataset
 from ftrecipes.config.targets import Target
 
@@ -19,6 +19,7 @@ USAGE = {
     "finetune": "ftrecipes finetune --FLAG VALUE ...   (or: python recipes/finetuning.py ...)",
     "config": "ftrecipes config --FLAG VALUE ...   (takes the flags of finetune, trains nothing)",
     "preview": "ftrecipes preview --FLAG VALUE ...   (takes the flags of finetune, trains nothing)",
+    "prepare": "ftrecipes prepare --FLAG VALUE ...   (takes the flags of finetune, trains nothing)",
     "generate": "ftrecipes generate --FLAG VALUE ...",
 }
 EXAMPLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -37,6 +38,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "    --dataset train.jsonl",
             "ftrecipes preview --config out/run.yaml --row 17 --html page.html",
         ),
+        "prepare": (
+            "ftrecipes prepare --model_name HuggingFaceTB/SmolLM2-135M-Instruct \\",
+            "    --dataset train.jsonl --data.val_fraction 0.05 --to rows",
+            "ftrecipes prepare --config out/run.yaml --to rows",
+        ),
         "generate": ('ftrecipes generate --adapter out --prompt "What did you learn?"',),
     }
 )
@@ -45,6 +51,7 @@ CONFIGS: Mapping[str, type] = MappingProxyType(
         "finetune": RunConfig,
         "config": RunConfig,
         "preview": PreviewConfig,
+        "prepare": PrepareConfig,
         "generate": GenerateConfig,
     }
 )

@@ -191,6 +191,16 @@ class PreviewConfig(RunConfig):
 
 
 @dataclass(frozen=True)
+class PrepareConfig(RunConfig):
+    """`ftrecipes prepare`: the rows of a run with these flags, tokenised and checked once for any
+    number of runs."""
+
+    to: str | None = None
+    """Folder to write, which `--dataset` then takes: a new one, or one that was prepared earlier.
+    Required."""
+
+
+@dataclass(frozen=True)
 class GenerateConfig:
     """`ftrecipes generate`: answers with and without an adapter."""
 

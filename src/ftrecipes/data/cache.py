@@ -58,7 +58,7 @@ def tokenize_cached(
         return rows
     rows = tokenize_rows(raw, tokenizer, data=data, context_length=context_length)
     try:
-        _store(path, rows)
+        store_rows(path, rows)
         _tidy(path.parent)
     except OSError as error:
         log.info(f"{path.parent}: the tokenised rows can not be kept there ({error.strerror})")
@@ -92,25 +92,28 @@ def _entry_name(
     if raw.fingerprint is None or not tokenizer.is_fast or not is_stock:
         return None
     settings = asdict(data)
-    template = tokenizer.chat_template
     # Templates of Llama 3 and others write the date.
-    has_date = "strftime_now" in str(template)
+    has_date = "strftime_now" in str(tokenizer.chat_template)
     parts = {
         "rows": [raw.name, raw.fingerprint],
         "settings": [context_length, *(settings[name] for name in SETTINGS)],
-        "tokenizer": [
-            type(tokenizer).__qualname__,
-            tokenizer.backend_tokenizer.to_str(),
-            tokenizer.special_tokens_map,
-            tokenizer.split_special_tokens,
-            template,
-        ],
+        "tokenizer": tokenizer_parts(tokenizer),
         "date": time.strftime("%Y-%m-%d") if has_date else "",
         "versions": {package: version(package) for package in PACKAGES},
         "code": _code_hash(),
     }
     text = json.dumps(parts, sort_keys=True, default=str)
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+def tokenizer_parts(tokenizer: PreTrainedTokenizerBase) -> dict[str, object]:
+    """All of a fast tokenizer that rows depend on."""
+    return {
+        "class": type(tokenizer).__qualname__,
+        "vocabulary": tokenizer.backend_tokenizer.to_str(),
+        "special_tokens": [tokenizer.special_tokens_map, tokenizer.split_special_tokens],
+        "chat_template": tokenizer.chat_template,
+    }
 
 
 def _code_hash() -> str:
@@ -121,22 +124,17 @@ def _code_hash() -> str:
     return digest.hexdigest()
 
 
-def _load(path: Path) -> TokenRows | None:
-    """The rows of an entry, mapped into memory and not read; None when there is no whole one."""
-    try:
-        with path.open("rb") as file:
-            content = np.memmap(file, dtype=np.uint8, mode="r")
-            if content[-HASH_BYTES:].tobytes() != xxhash.xxh3_128_digest(content[:-HASH_BYTES]):
-                raise ValueError("its content has changed")
-            file.seek(0)
-            offsets, input_ids, labels, token_counts, used_ids, words = _arrays(file)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        log.info(f"{path}: not a whole entry of the cache ({error}); made again")
-        return None
-    with suppress(OSError):  # the folder may be another user's
-        os.utime(path)  # it is in use; see _tidy
+def load_rows(path: Path) -> TokenRows:
+    """The rows of an entry, mapped and not read.
+
+    Raises OSError, and ValueError for one that is damaged.
+    """
+    with path.open("rb") as file:
+        content = np.memmap(file, dtype=np.uint8, mode="r")
+        if content[-HASH_BYTES:].tobytes() != xxhash.xxh3_128_digest(content[:-HASH_BYTES]):
+            raise ValueError("its content has changed")
+        file.seek(0)
+        offsets, input_ids, labels, token_counts, used_ids, words = _arrays(file)
     said = json.loads(words.tobytes())
     intake = Intake(**said["intake"])
     return TokenRows(
@@ -144,6 +142,20 @@ def _load(path: Path) -> TokenRows | None:
         intake=intake,
         known=Facts(token_counts, used_ids, said["digest"]),
     )
+
+
+def _load(path: Path) -> TokenRows | None:
+    """The rows of an entry; None when there is no whole one."""
+    try:
+        rows = load_rows(path)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        log.info(f"{path}: not a whole entry of the cache ({error}); made again")
+        return None
+    with suppress(OSError):  # the folder may be another user's
+        os.utime(path)  # it is in use; see _tidy
+    return rows
 
 
 def _arrays(file: BinaryIO) -> Iterator[np.ndarray]:
@@ -171,7 +183,8 @@ def put_whole(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
-def _store(path: Path, rows: TokenRows) -> None:
+def store_rows(path: Path, rows: TokenRows) -> None:
+    """Write an entry: rows whose arrays are no chains. Raises OSError."""
     facts = rows.facts
     said = {
         "sources": list(rows.sources),

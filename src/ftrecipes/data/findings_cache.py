@@ -45,12 +45,17 @@ def _load(path: Path, key: list) -> list[Finding] | None:
         said = json.loads(path.read_text(encoding="utf-8"))
         if said["key"] != key:
             return None
-        return [_finding(**one) for one in said["findings"]]
+        return read_findings(said["findings"])
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, TypeError, KeyError) as error:
         log.info(f"{path}: not a whole entry of the cache ({error}); made again")
         return None
+
+
+def read_findings(said: list[dict]) -> list[Finding]:
+    """Findings as asdict and JSON left them. Raises TypeError for what are none."""
+    return [_finding(**one) for one in said]
 
 
 def _finding(*, tokens: list, **said: str) -> Finding:

@@ -8,6 +8,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ftrecipes.config.errors import DataError
 from ftrecipes.config.mixing import DataSet, config_of, is_mix, sets_of
+from ftrecipes.config.prepared_folder import is_prepared
 from ftrecipes.config.schema import RunConfig
 from ftrecipes.data.paths import read_paths
 from ftrecipes.data.rows import RawRows
@@ -26,6 +27,11 @@ def load_raws(
 
     Each of several data sets is read as if it were alone, and has its own rows to evaluate on.
     """
+    if not is_mix(config) and is_prepared(config.train.dataset):
+        raise DataError(
+            f"--dataset {config.train.dataset}: prepared rows are tokens, without what was read.\n"
+            "  do: name the data set that they were made of"
+        )
     if is_mix(config):
         found = _load_sets(config, tokenizer, faults=faults)
     else:

@@ -90,7 +90,7 @@ def tokenize_split(
             faults.append(fault)
     if faults:
         raise DataError("\n\n".join(dict.fromkeys(map(str, faults)))) from faults[0]
-    return _join(raw.parts, found)
+    return join_rows([RowSet(one.name, 0, one.weight) for one in raw.parts], found)
 
 
 def parts_of(
@@ -100,8 +100,17 @@ def parts_of(
     if not raw.parts:
         yield raw, rows, data
         return
+    for one, (_, its) in zip(raw.parts, rows_by_set(rows), strict=True):
+        yield one.raw, its, replace(data, **one.own)
+
+
+def rows_by_set(rows: TokenRows) -> Iterator[tuple[RowSet, TokenRows]]:
+    """The rows of each set by themselves; of all where there is no list of sets."""
+    if not rows.sets:
+        yield RowSet("", len(rows)), rows
+        return
     start = 0
-    for one, its in zip(raw.parts, rows.sets, strict=True):
+    for its in rows.sets:
         end = start + its.num_rows
         first, last = rows.offsets[start], rows.offsets[end]
         part = TokenRows(
@@ -113,7 +122,7 @@ def parts_of(
             intake=its.intake,
             known=its.facts,
         )
-        yield one.raw, part, replace(data, **one.own)
+        yield its, part
         start = end
 
 
@@ -151,7 +160,8 @@ def _set_of(raw: RawRows) -> Callable[[int], int]:
     return lambda index: bisect_right(ends, index)
 
 
-def _join(parts: Sequence[RawSet], found: Sequence[TokenRows]) -> TokenRows:
+def join_rows(sets: Sequence[RowSet], found: Sequence[TokenRows]) -> TokenRows:
+    """Rows of these sets (name and weight), one set behind another."""
     starts = np.cumsum([0, *(rows.num_positions for rows in found)])
     offsets = [rows.offsets[1:] + start for rows, start in zip(found, starts, strict=False)]
     return TokenRows(
@@ -161,13 +171,13 @@ def _join(parts: Sequence[RawSet], found: Sequence[TokenRows]) -> TokenRows:
         sources=[source for rows in found for source in rows.sources],
         report=[
             f"{one.name}: {line}"
-            for one, rows in zip(parts, found, strict=True)
+            for one, rows in zip(sets, found, strict=True)
             for line in rows.report
         ],
         intake=_sum([rows.intake for rows in found]),
         sets=tuple(
             RowSet(one.name, len(rows), one.weight, rows.intake, rows.facts)
-            for one, rows in zip(parts, found, strict=True)
+            for one, rows in zip(sets, found, strict=True)
         ),
         known=join_facts([rows.facts for rows in found]),
     )

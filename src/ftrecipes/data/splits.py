@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from transformers import PreTrainedTokenizerBase
 
 from ftrecipes.config.errors import DataError
+from ftrecipes.config.prepared_folder import is_prepared
 from ftrecipes.config.schema import RunConfig
 from ftrecipes.config.sections import DataConfig
 from ftrecipes.data.doctor import tell, verdict
 from ftrecipes.data.findings import ORDER, Finding
 from ftrecipes.data.findings_cache import examine_cached
 from ftrecipes.data.mix import OFTEN, describe_draws, often_drawn
+from ftrecipes.data.prepared import read_prepared
 from ftrecipes.data.raws import load_raws
 from ftrecipes.data.rows import RawRows, TokenRows
 from ftrecipes.data.sets import parts_of, tokenize_split
@@ -33,6 +35,9 @@ def read_splits(config: RunConfig, tokenizer: PreTrainedTokenizerBase) -> Splits
     With `data.val_fraction` the validation rows are cut off before anything else happens to the
     rows. Raises DataError with the faults of both splits.
     """
+    if isinstance(config.train.dataset, str) and is_prepared(config.train.dataset):
+        found, findings = read_prepared(config, tokenizer)
+        return Splits(found["train"], found.get("validation"), findings)
     faults: list[DataError] = []
     found: dict[str, TokenRows] = {}
     raws = load_raws(config, tokenizer, faults=faults)
