@@ -88,6 +88,16 @@ def test_a_file_is_not_taken_for_a_glob(flags_of):
             "--data.train_on user",
             "--data.train_on: bad value\n  got: user\n  expected: one of assistant, last_ass",
         ),
+        ("--data.train_on completions", "--data.train_on: bad value\n  got: completions"),
+        (
+            "--data.train_on completion --data.format sharegpt",
+            "--data.train_on completion contradicts --data.format sharegpt: such rows have none\n"
+            "  expected: assistant, last_assistant or all",
+        ),
+        (
+            "--data.train_on completion --data.format text",
+            "--data.train_on: would have no effect: all of a text is trained",
+        ),
         (
             "--data.train_on all --data.format tokens",
             "--data.train_on: would have no effect: labels say what of tokens is trained",
@@ -140,6 +150,9 @@ def test_what_exists_and_is_no_file(flags_of):
         "--dataset parts/*",
         "--data.train_on last_assistant",
         "--data.train_on all --data.format text",
+        "--data.train_on completion",
+        "--data.train_on completion --data.format prompt_completion",
+        f"{ALPACA} --data.train_on completion",
         "--data.train_on assistant --data.format chat",
         "--dataset set/b.jsonl --output_dir set",
         "--dataset packed --data.val_file packed/*.zst",

@@ -79,7 +79,13 @@ def _train_on(config: RunConfig) -> Iterator[Fault]:
     name, data = "data.train_on", config.data
     if not asked(config, name):
         return
-    if data.format == "tokens":
+    if data.train_on == "completion" and data.format in ("chat", "sharegpt"):
+        yield Fault(
+            f"--{name} completion contradicts --data.format {data.format}: such rows have none",
+            expected="assistant, last_assistant or all",
+            flags=(name, "data.format"),
+        )
+    elif data.format == "tokens":
         yield idle([name], "labels say what of tokens is trained", "data.format")
     elif data.format == "text" and data.train_on != "all":
         yield idle([name], "all of a text is trained", "data.format")

@@ -106,8 +106,9 @@ class DataConfig:
     chat_template: str | None = None
     """Chat template to write dialogs with instead of the tokenizer's own: a built-in one by name
     (docs/data.md) or a .jinja file. It is saved with the result."""
-    train_on: Literal["assistant", "last_assistant", "all"] = "assistant"
-    """Whose words of a dialog are trained: every answer's, the last one's, or everybody's."""
+    train_on: Literal["assistant", "last_assistant", "completion", "all"] = "assistant"
+    """Whose words of a dialog are trained: every answer's, the last one's, or everybody's;
+    completion = the answers in the `completion` of a row, or its `output`, and no other format."""
     strict: bool = False
     """End the run where the check of template and rows has a warning."""
     on_bad_row: Literal["error", "skip"] = "error"

@@ -48,10 +48,14 @@ FORMATS = {
 
 WITHOUT_ROLES = {
     ("text", "last_assistant"): "all of a text is trained",
+    ("text", "completion"): "all of a text is trained",
     ("tokens", "last_assistant"): "labels say what is trained",
+    ("tokens", "completion"): "labels say what is trained",
     ("tokens", "all"): "labels say what is trained",
 }
 """Formats, and what they have no place for of `data.train_on`; `all` of a text is as ever."""
+DIALOGS = ("chat", "sharegpt")
+"""Formats in which prompt and completion are not told apart."""
 
 
 def choose_reader(
@@ -78,10 +82,11 @@ def choose_reader(
 def _reader(name: str, tokenizer: PreTrainedTokenizerBase, *, train_on: str) -> Reader:
     has_template = tokenizer.chat_template is not None
     needs_answer = train_on != "all"
+    instruction_chat = partial(read_instruction_chat, only_output=train_on == "completion")
     return {
         "chat": partial(read_chat, needs_answer=needs_answer),
         "sharegpt": partial(read_sharegpt, needs_answer=needs_answer),
-        "instruction": read_instruction_chat if has_template else read_instruction,
+        "instruction": instruction_chat if has_template else read_instruction,
         "prompt_completion": partial(read_prompt_completion, needs_answer=needs_answer),
         "text": read_text,
         "tokens": partial(read_tokens, vocabulary=len(tokenizer)),
@@ -151,7 +156,14 @@ def _check_columns(name: str, columns: list[str], data: DataConfig, *, raw: RawR
 
 
 def _check_train_on(name: str, train_on: str, *, raw: RawRows) -> None:
-    """Raise DataError where nobody's words can be told from others'."""
+    """Raise DataError where nobody's words can be told from others', or no completion is."""
+    if name in DIALOGS and train_on == "completion":
+        raise DataError(
+            f"--data.train_on completion: the rows of {raw.name} have no completion "
+            f"({raw.sources[0]} and on are --data.format {name}).\n"
+            "  expected: rows with `prompt` and `completion`, or with `instruction` and `output`\n"
+            "  do: --data.train_on assistant (every answer), last_assistant (the last one) or all"
+        )
     if (name, train_on) in WITHOUT_ROLES:
         raise DataError(
             f"--data.train_on {train_on}: would have no effect on {raw.name}: "

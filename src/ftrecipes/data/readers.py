@@ -12,10 +12,11 @@ from ftrecipes.data.rows import RowFault
 from ftrecipes.data.tools import read_tools
 
 
-def read_instruction_chat(row: Mapping) -> ChatRow:
+def read_instruction_chat(row: Mapping, *, only_output: bool = False) -> ChatRow:
     """Instruction (and input, an empty line below it) as the user's turn, output as the answer.
 
-    `system` and `history`, a list of pairs of question and answer, come before it.
+    `system` and `history`, a list of pairs of question and answer, come before it; with
+    `only_output` the answers of `history` may not be trained.
     """
     instruction, context, output = _instruction(row)
     messages = _turns(f"{instruction}\n\n{context}" if context else instruction, output)
@@ -24,7 +25,7 @@ def read_instruction_chat(row: Mapping) -> ChatRow:
     system = optional_words(row, "system")
     if system:
         messages.insert(0, {"role": "system", "content": system})
-    return ChatRow(messages)
+    return ChatRow(messages, first_trained=len(messages) - 1 if only_output else 0)
 
 
 def read_instruction(row: Mapping) -> TextRow:

@@ -9,6 +9,7 @@ from ftrecipes.data.masks import Span
 def whose_words(row: ChatRow, train_on: str) -> tuple[list[int], list[int]]:
     """Indices of the messages that are trained, and of those that leave themselves out.
 
+    `completion` is here as `assistant` is: where the completion begins, the row says itself.
     What a message says takes away and never adds: the last answer is the last one, and with
     `last_assistant` nothing is left when that one leaves itself out.
     """
