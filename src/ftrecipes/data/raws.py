@@ -55,10 +55,11 @@ def cut_fraction(raw: RawRows, fraction: float) -> tuple[RawRows, RawRows]:
             "  do: take a larger share, or leave it out"
         )
     # MT19937's legacy stream is frozen by NumPy (NEP 19).
-    drawn = set(np.random.RandomState(FRACTION_SEED).permutation(len(raw))[:count].tolist())
+    is_drawn = np.zeros(len(raw), dtype=bool)
+    is_drawn[np.random.RandomState(FRACTION_SEED).permutation(len(raw))[:count]] = True
     parts = []
     for part in ("train", "validation"):
-        chosen = [index for index in range(len(raw)) if (index in drawn) == (part != "train")]
+        chosen = np.flatnonzero(is_drawn == (part != "train")).tolist()
         fingerprint = raw.fingerprint and f"{raw.fingerprint} {part} {fraction}"
         parts.append(raw.pick(chosen, fingerprint=fingerprint))
     return parts[0], parts[1]
