@@ -129,6 +129,9 @@ def test_prepared_again_in_place_of_the_earlier(tmp_path):
     after = read_splits(config(str(folder), context_length=50), TOKENIZER)
     assert same(after.rows, before.rows)
     assert [path.name for path in folder.parent.iterdir()] == ["rows"]
+    [mode] = {path.stat().st_mode for path in folder.iterdir()}
+    assert mode == (tmp_path / "a.jsonl").stat().st_mode
+    assert json.loads((folder / "prepared.json").read_text())["dataset"] == run.train.dataset
 
 
 def test_a_preview_asks_for_what_was_read(tmp_path):

@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ftrecipes.config.errors import DataError
 from ftrecipes.config.flags import asked, value_of
+from ftrecipes.config.mixing import dataset_words
 from ftrecipes.config.prepared_folder import PREPARED
 from ftrecipes.config.schema import RunConfig
 from ftrecipes.data.cache import SUFFIX, load_rows, store_rows, tokenizer_parts
@@ -52,12 +53,16 @@ def write_prepared(
     try:
         said = {
             "format": FORMAT,
+            "dataset": dataset_words(config),
             "options": {name: value_of(config, name) for name in (*SETTLING, *READING)},
             "tokenizer": _identity(tokenizer),
             "splits": {name: _write(unfinished, name, rows) for name, rows in splits.items()},
             "findings": [asdict(one) for one in findings],
         }
         (unfinished / PREPARED).write_text(json.dumps(said, indent=1), encoding="utf-8")
+        for file in unfinished.glob(f"*{SUFFIX}"):
+            # An entry of the cache is its user's own; these are for whoever may read the folder.
+            shutil.copymode(unfinished / PREPARED, file)
         earlier = unfinished.with_suffix(".earlier")
         if folder.exists():
             os.rename(folder, earlier)

@@ -30,7 +30,7 @@ def load_raws(
     if not is_mix(config) and is_prepared(config.train.dataset):
         raise DataError(
             f"--dataset {config.train.dataset}: prepared rows are tokens, without what was read.\n"
-            "  do: name the data set that they were made of"
+            "  do: name the data set that they were made of (`dataset` in prepared.json)"
         )
     if is_mix(config):
         found = _load_sets(config, tokenizer, faults=faults)
