@@ -83,10 +83,32 @@ def test_long_rows(tmp_path):
     rows[0] = {"messages": [*GOOD[0]["messages"][:1], {**GOOD[0]["messages"][1], "train": False}]}
     passed = look(tmp_path, rows, context_length=128).notices[0]
     assert passed.source == "train.jsonl line 1"
-    assert passed.text == "1 of 10 train rows have no token to train on and are passed over"
+    assert passed.text.startswith("1 train rows have no answer left to train: each is left out by")
     refused = look(tmp_path, rows, context_length=128, truncation="error")
     assert "2 of 10 rows can not be used" in str(refused.refusal)
     assert refused.notices[0].severity == "error"
+
+
+def test_what_messages_say_and_is_not_heeded(tmp_path):
+    """As the log of a run tells it; nobody is sent to the context length."""
+    question = chat("Hello", "I am well")
+    question["messages"][0]["train"] = True
+    muted = chat("Hello", "I am well")
+    muted["messages"][1]["weight"] = 0
+    unread = chat("Hello", "I am well")
+    unread["messages"][1]["mood"] = "glad"
+    found = look(tmp_path, [*GOOD, question, muted, unread])
+    told = [(one.severity, one.source, one.text) for one in found.notices]
+    assert [severity for severity, _, _ in told[:3]] == ["warning"] * 3
+    assert told[0][1:] == (
+        "train.jsonl line 10",
+        '1 train rows have no answer left to train: each is left out by "train": false or '
+        '"weight": 0',
+    )
+    assert told[1][2].startswith('train: 1 of 11 rows have messages with "train": true')
+    assert told[2][2].startswith("train: 1 of 11 rows have messages with the key 'mood'")
+    assert not any("no token to train on" in text for _, _, text in told)
+    assert not any("context_length" in one.mend for one in found.notices)
 
 
 def test_where_all_is_trained_no_stretch_is_an_answer(tmp_path):

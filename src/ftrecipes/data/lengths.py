@@ -46,16 +46,12 @@ def fit_rows(
     return kept
 
 
-def measure(
-    rows: Sequence[Named], *, context_length: int, num_read: int, skipped: list[str]
-) -> Intake:
+def measure(rows: Sequence[Named], *, context_length: int) -> Intake:
     """What `rows`, not yet cut, are and hold; of the long ones by name."""
     long = {source: row for source, row in rows if len(row.input_ids) > context_length}
     return Intake(
-        num_read=num_read,
         num_positions=sum(len(row.input_ids) for _, row in rows),
         num_tokens=sum(row.num_tokens for _, row in rows),
-        skipped=skipped,
         long={source: len(row.input_ids) for source, row in long.items()},
         long_answers=[name for name, row in long.items() if _longest_answer(row) > context_length],
     )

@@ -67,6 +67,13 @@ def notices_of(
         severity = "error" if data.on_bad_row == "error" else "warning"
         yield Notice(severity, f"{text}; the first: {reason}", source, mend)
     known = set(totals.long) if "prompt-too-long" in told else set()
+    if totals.muted:
+        text = f"{len(totals.muted)} {name} rows have no answer left to train"
+        mend = '"train": true or "weight": 1 at an answer, if they are to be trained'
+        why = 'each is left out by "train": false or "weight": 0'
+        yield Notice("warning", f"{text}: {why}", totals.muted[0], mend)
+    yield from (Notice("warning", f"{name}: {remark}") for remark in totals.remarks)
+    known |= set(totals.muted)
     untrained = [source for source in totals.untrained if source not in known]
     if untrained:
         text = f"{len(untrained)} of {totals.kept} {name} rows have no token to train on"

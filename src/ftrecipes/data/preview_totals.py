@@ -58,6 +58,10 @@ class SplitTotals:
     """Of those in which one answer alone is longer."""
     untrained: list[str]
     """Of kept rows without a token to train on, which are passed over."""
+    muted: list[str]
+    """Those of them that say so of each of their answers."""
+    remarks: list[str]
+    """What messages say of themselves that is not heeded."""
     positions: int
     tokens: int
     lost_tokens: int
@@ -99,6 +103,8 @@ def count(
         long=list(intake.long),
         long_answers=intake.long_answers,
         untrained=_named(rows, np.flatnonzero(rows.token_counts == 0)),
+        muted=intake.muted,
+        remarks=intake.remarks,
         positions=int(lengths.sum()),
         tokens=rows.num_tokens,
         lost_tokens=intake.num_tokens - rows.num_tokens,

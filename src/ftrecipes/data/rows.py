@@ -84,6 +84,10 @@ class Intake:
     """Source of each row longer than the context, and its positions."""
     long_answers: list[str] = field(default_factory=list)
     """Sources of those in which one answer alone is longer than the context."""
+    muted: list[str] = field(default_factory=list)
+    """Sources of those without an answer left to train, because they say so of each."""
+    remarks: list[str] = field(default_factory=list)
+    """What messages say of themselves that is not heeded."""
 
 
 @dataclass(frozen=True)

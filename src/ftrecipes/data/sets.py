@@ -174,13 +174,19 @@ def join_rows(sets: Sequence[RowSet], found: Sequence[TokenRows]) -> TokenRows:
             for one, rows in zip(sets, found, strict=True)
             for line in rows.report
         ],
-        intake=_sum([rows.intake for rows in found]),
+        intake=_sum(
+            [_under_name(one.name, rows.intake) for one, rows in zip(sets, found, strict=True)]
+        ),
         sets=tuple(
             RowSet(one.name, len(rows), one.weight, rows.intake, rows.facts)
             for one, rows in zip(sets, found, strict=True)
         ),
         known=join_facts([rows.facts for rows in found]),
     )
+
+
+def _under_name(name: str, intake: Intake) -> Intake:
+    return replace(intake, remarks=[f"{name}: {remark}" for remark in intake.remarks])
 
 
 def _sum(intakes: Sequence[Intake]) -> Intake:
@@ -191,6 +197,8 @@ def _sum(intakes: Sequence[Intake]) -> Intake:
         skipped=[fault for one in intakes for fault in one.skipped],
         long={source: length for one in intakes for source, length in one.long.items()},
         long_answers=[source for one in intakes for source in one.long_answers],
+        remarks=[remark for one in intakes for remark in one.remarks],
+        muted=[source for one in intakes for source in one.muted],
     )
 
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
@@ -32,7 +32,7 @@ class Notes:
 
     faults: list[str] = field(default_factory=list)
     """Each row that can not be used, and why."""
-    num_muted: int = 0
+    muted: list[str] = field(default_factory=list)
     """Rows whose messages leave themselves out."""
     num_unheeded: int = 0
     """Rows with messages that say they are trained, and are not."""
@@ -62,9 +62,10 @@ def tokenize_rows(
     rows = list(_encoded_rows(raw, tokenizer, data=data, notes=notes))
     if data.on_bad_row == "error" or not rows:
         refuse_rows(notes.faults, total=len(raw), do=MEND if rows else MEND_ALL)
-    report = _report(notes, total=len(raw), train_on=data.train_on)
-    skipped = {"num_read": len(raw), "skipped": notes.faults}
-    intake = measure(rows, context_length=context_length, **skipped)
+    remarks = _remarks(notes, total=len(raw), train_on=data.train_on)
+    report = [*_left_out(notes, total=len(raw)), *remarks]
+    said = {"skipped": notes.faults, "remarks": remarks, "muted": notes.muted}
+    intake = replace(measure(rows, context_length=context_length), num_read=len(raw), **said)
     rows = fit_rows(rows, context_length=context_length, truncation=data.truncation, report=report)
     _report_empty(rows, raw=raw, context_length=context_length, report=report)
     return TokenRows(
@@ -113,7 +114,7 @@ def _rendered(
                 notes.faults.append(f"{source}: its objects and lists are nested too deep")
                 continue
             if isinstance(rendered, Rendered):
-                notes.num_muted += rendered.is_muted
+                notes.muted += [source] * rendered.is_muted
                 notes.num_unheeded += rendered.is_unheeded
                 notes.unread.update(rendered.unread)
             yield source, rendered
@@ -133,29 +134,34 @@ def _batches(
         yield batch
 
 
-def _report(notes: Notes, *, total: int, train_on: str) -> list[str]:
+def _left_out(notes: Notes, *, total: int) -> list[str]:
     report = []
     if notes.faults:
         shown = show_faults(notes.faults)
         report.append(
             f"{len(notes.faults)} of {total} rows can not be used and are skipped:{shown}"
         )
-    if notes.num_muted:
+    if notes.muted:
         report.append(
-            f"{notes.num_muted} of {total} rows have no answer left to train: each is left out by "
+            f"{len(notes.muted)} of {total} rows have no answer left to train: each is left out by "
             '"train": false or "weight": 0'
         )
+    return report
+
+
+def _remarks(notes: Notes, *, total: int, train_on: str) -> list[str]:
+    remarks = []
     if notes.num_unheeded:
-        report.append(
+        remarks.append(
             f'{notes.num_unheeded} of {total} rows have messages with "train": true or "weight": 1 '
             f"that --data.train_on {train_on} does not train"
         )
     for key, count in sorted(notes.unread.items()):
-        report.append(
+        remarks.append(
             f"{count} of {total} rows have messages with the key {key!r}, which the chat template "
             "does not know: what it holds is not trained on"
         )
-    return report
+    return remarks
 
 
 def _report_empty(
