@@ -178,7 +178,8 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class PreviewConfig(RunConfig):
-    """`ftrecipes preview`: what a run with these flags would train on, token by token."""
+    """`ftrecipes preview`: what a run with these flags would train on, token by token. It
+    needs no `--output_dir`."""
 
     rows: int = 3
     """Training rows to show; the first, the longest, that with the fewest trained tokens, and then
@@ -193,7 +194,7 @@ class PreviewConfig(RunConfig):
 @dataclass(frozen=True)
 class PrepareConfig(RunConfig):
     """`ftrecipes prepare`: the rows of a run with these flags, tokenised and checked once for any
-    number of runs."""
+    number of runs. It needs no `--output_dir`."""
 
     to: str | None = None
     """Folder to write, which `--dataset` then takes: a new one, or one that was prepared earlier.
