@@ -161,7 +161,7 @@ def test_a_very_long_row_is_shortened_unless_it_is_asked_for(run, tmp_path, monk
     assert "Question 4?" not in out
     _, out, _ = run(path, "--row", "2")
     assert "Question 4?" in out
-    assert "..." not in out
+    assert not re.search(r"tokens \.\.\.\]|more parts", out)
 
 
 def test_the_settings_are_those_of_the_run(run, tmp_path):

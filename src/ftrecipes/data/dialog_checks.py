@@ -10,7 +10,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from ftrecipes.config.sections import DataConfig
-from ftrecipes.data.findings import Finding, ShownToken, finding
+from ftrecipes.data.findings import GOES_ON, Finding, ShownToken, finding
 from ftrecipes.data.kept_words import Show, check_words, short
 from ftrecipes.data.sampled import Dialog
 from ftrecipes.data.spans import common_prefix
@@ -48,11 +48,13 @@ def check_dialog(
 
 def tokens_around(dialog: Dialog, at: int) -> tuple[ShownToken, ...]:
     """The tokens about position `at`."""
-    near = range(max(at - AROUND, 0), min(at + AROUND + 1, len(dialog.ids)))
-    return tuple(
-        ShownToken(dialog.between(token, token + 1), bool(dialog.is_trained[token]))
-        for token in near
-    )
+    start, end = max(at - AROUND, 0), min(at + AROUND + 1, len(dialog.ids))
+    trained = dialog.is_trained[start:end].tolist()
+    if dialog.first in range(start, end):
+        trained[dialog.first - start] = False  # nothing comes before it that could foretell it
+    texts = (dialog.between(token, token + 1) for token in range(start, end))
+    shown = map(ShownToken, texts, trained)
+    return (*[GOES_ON] * (start > 0), *shown, *[GOES_ON] * (end < len(dialog.ids)))
 
 
 def _user_words(dialog: Dialog, show: Show) -> Iterator[Finding]:

@@ -157,6 +157,10 @@ class ShownToken(NamedTuple):
     is_trained: bool
 
 
+GOES_ON = ShownToken("...", False)
+"""Stands where the row goes on beyond the tokens that are shown."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """What was found, in which row, among which tokens, and what mends it."""

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ftrecipes.config.sections import DataConfig
 from ftrecipes.data.facts import IGNORED
-from ftrecipes.data.findings import Finding, ShownToken, finding
+from ftrecipes.data.findings import GOES_ON, Finding, ShownToken, finding
 from ftrecipes.data.rows import TokenRows
 
 AROUND = 6
@@ -108,13 +108,14 @@ class Split:
     def around(self, position: int) -> tuple[ShownToken, ...]:
         """The tokens of its row about a position."""
         row = int(self.row_of(np.array([position]))[0])
-        start = max(position - AROUND, int(self.rows.offsets[row]))
-        end = min(position + AROUND + 1, int(self.rows.offsets[row + 1]))
+        first, last = self.rows.offsets[row : row + 2].tolist()
+        start, end = max(position - AROUND, first), min(position + AROUND + 1, last)
         texts = [self.tokenizer.decode([token]) for token in self.rows.input_ids[start:end]]
-        return tuple(
-            ShownToken(text, bool(trained))
-            for text, trained in zip(texts, self.is_trained[start:end], strict=True)
-        )
+        trained = self.is_trained[start:end].tolist()
+        if start == first:
+            trained[0] = False  # nothing comes before it that could foretell it
+        shown = map(ShownToken, texts, trained)
+        return (*[GOES_ON] * (start > first), *shown, *[GOES_ON] * (end < last))
 
     def word(self, token: int) -> str:
         """A token as it is written."""
