@@ -1,5 +1,6 @@
 """Rows for DPO and KTO are told from rows to learn, with a way to learn the better answers."""
 
+import json
 import re
 
 import datasets
@@ -8,6 +9,7 @@ import pytest
 from ftrecipes.config.errors import DataError
 from ftrecipes.config.sections import DataConfig
 from ftrecipes.data.formats import choose_reader
+from ftrecipes.data.paths import read_paths
 from ftrecipes.data.row_names import number_rows
 from ftrecipes.data.rows import RawRows
 from tests.data.dialogs import rows_of, tokenize, trained_text
@@ -91,6 +93,17 @@ def test_a_data_set_of_the_library():
     raw = RawRows(rows, rows.column_names, "set", number_rows("set", "row", range(3)))
     with pytest.raises(DataError, match="graded answers"):
         choose_reader(raw, CHATML, DataConfig())
+
+
+def test_files_of_a_folder_are_read_as_one(tmp_path):
+    for name, label in (("a", True), ("b", False)):
+        row = {"prompt": "Hi", "completion": "Hello", "label": label}
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(row))
+    raw = read_paths(str(tmp_path))
+    with pytest.raises(DataError, match=r"graded answers \(a.jsonl line 1\)"):
+        choose_reader(raw, CHATML, DataConfig())
+    last = raw.pick([1], fingerprint=None)
+    assert (list(last.rows), last.sources) == ([raw.rows[1]], ["b.jsonl line 1"])
 
 
 def test_only_one_half_of_a_pair_is_no_pair():

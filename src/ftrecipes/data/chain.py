@@ -1,8 +1,8 @@
 """Sequences one behind another, none of them copied."""
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, chain
 
 import numpy as np
 
@@ -16,6 +16,9 @@ class ChainedRows(Sequence[Mapping]):
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
+
+    def __iter__(self) -> Iterator[Mapping]:
+        return chain.from_iterable(self._parts)
 
     def select(self, indices: Sequence[int]) -> list[Mapping]:
         """These rows, in this order."""

@@ -3,7 +3,7 @@
 Read as other rows they would train the worse answers as well, or what comes before the answers.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ftrecipes.config.errors import DataError
 from ftrecipes.data.rows import RawRows
@@ -65,10 +65,10 @@ def _named(fitting: Collection[str]) -> str:
 def _has_bad_ones(raw: RawRows, name: str) -> bool:
     """Whether a column holds yes or no and nothing else, and a no; numbers may be anything."""
     # Of a data set of the library the column alone is read.
-    column = _cells(raw.rows, name) if isinstance(raw.rows, list) else raw.rows[name]
+    column = _cells(raw.rows, name) if isinstance(raw.rows, Sequence) else raw.rows[name]
     grades = {cell if isinstance(cell, bool | str) else None for cell in column}
     return grades <= GRADES.keys() and not all(GRADES[grade] for grade in grades)
 
 
-def _cells(rows: list, name: str) -> Iterator[object]:
+def _cells(rows: Sequence, name: str) -> Iterator[object]:
     return (row.get(name) for row in rows if isinstance(row, Mapping))
