@@ -3,7 +3,9 @@
 import numpy as np
 
 from ftrecipes.config.sections import DataConfig
+from ftrecipes.data.dialog_checks import tokens_around
 from ftrecipes.data.findings import finding
+from ftrecipes.data.sampled import Dialog
 from ftrecipes.data.split_ids import Split
 from tests.data.loader_rows import make_rows
 from tests.tiny_tokenizers import build_tokenizer
@@ -31,3 +33,21 @@ def test_the_first_position_of_a_row_is_never_trained():
     assert shown(0) == f"a[{'|'.join('a' * 6)}]..."
     assert shown(30) == f"a[{'|'.join('a' * 6)}]..."
     assert shown(36) == f"a[{'|'.join('a' * 12)}]..."
+
+
+def of_dialog(position: int, *, first: int) -> str:
+    """Of a dialog of 30 letters, whose row begins with letter `first` and is trained whole."""
+    dialog = Dialog(
+        *("row 1", [], [], None, "a" * 30, [1] * 30),
+        offsets=[(at, at + 1) for at in range(30)],
+        is_trained=np.arange(30) >= first,
+        first=first,
+    )
+    return finding("answer-cut", "text", tokens=tokens_around(dialog, position)).shown
+
+
+def test_tokens_of_a_dialog():
+    assert of_dialog(0, first=0) == f"a[{'|'.join('a' * 6)}]..."
+    assert of_dialog(15, first=0) == f"...[{'|'.join('a' * 13)}]..."
+    # A row that was cut at the left begins within the dialog.
+    assert of_dialog(12, first=10) == f"...aaaaa[{'|'.join('a' * 8)}]..."
